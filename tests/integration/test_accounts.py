@@ -222,17 +222,17 @@ async def test_new_credentials_end_a_cooldown_and_begin_with_a_probe(world: ApiW
     account = ("twilio", "acme")
     subject = Subject("account", "twilio/acme")
     async with world.database.connection() as conn:
-        await cooldowns.note_taken(conn, [account], [])
+        await cooldowns.note_accepted(conn, [account], [])
         await cooldowns.begin(conn, [CarrierRefused(subject, account, "20003")], first_wait_s=300)
         await raise_alarm(conn, "carrier_refuses", "twilio/acme")
-        assert len(await cooldowns.holding(conn, account)) == 1
+        assert len(await cooldowns.active(conn, account)) == 1
     path = f"/api/v1/accounts/{made['id']}"
     expect(await world.admin.patch(path, {"starts_per_s": 2}), 200)
     async with world.database.connection() as conn:
-        assert len(await cooldowns.holding(conn, account)) == 1, "a pace is no remedy"
+        assert len(await cooldowns.active(conn, account)) == 1, "a pace is no remedy"
     expect(await world.admin.patch(path, {"credentials": {"auth_token": "other"}}), 200)
     async with world.database.connection() as conn:
-        assert await cooldowns.holding(conn, account) == []
+        assert await cooldowns.active(conn, account) == []
         assert await cooldowns.taken_at(conn, [account]) == {}
         opens_in_s = await conn.fetchval(
             "SELECT extract(epoch FROM opens_at - clock_timestamp()) FROM cooldowns WHERE code = 'unproven'"

@@ -198,7 +198,7 @@ async def test_a_written_off_call_is_reattached_and_then_connected(gate: Gate, s
     finished = "FINISHED', outcome = 'UNKNOWN', finished_at = now()" if state == "unknown" else "BACKLOG'"
     await dialing.run(f"UPDATE leads SET status = '{finished}")
     assert await gate.ask(attempt) == GivenUp()
-    assert await late_facts.adopt(dialing.database, attempt, "CA1")
+    assert await late_facts.reattach(dialing.database, attempt, "CA1")
     assert await dialing.state_of(attempt) == "answered"
     assert await dialing.value("SELECT subject FROM alarms WHERE name = 'late_fact'") == "adopted"
     assert await dialing.value("SELECT holds_channel FROM attempts")
@@ -217,7 +217,7 @@ async def test_race_a_reattachment_yields_to_a_newer_attempt(gate: Gate) -> None
     await dialing.run("UPDATE leads SET status = 'BACKLOG', version = 1")
     lead = await dialing.value("SELECT id FROM leads")
     newer, _ = await dialing.half_an_intent(dialing.grant(lead))
-    adopting = await dialing.blocked(late_facts.adopt(dialing.database, attempt, "CA1"))
+    adopting = await dialing.blocked(late_facts.reattach(dialing.database, attempt, "CA1"))
     await dialing.commit(newer)
     assert await adopting is False
     assert await gate.ask(attempt) == MustHangUp("superseded")

@@ -371,7 +371,7 @@ async def test_a_call_that_reappears_for_a_finished_lead_gets_the_hang_up_docume
             redis_url,
             key_prefix,
             fallback=FALLBACK,
-            adopt=partial(late_facts.adopt, gate.dialing.database),
+            adopt=partial(late_facts.reattach, gate.dialing.database),
         ) as door,
     ):
         finder = StreamFinder(

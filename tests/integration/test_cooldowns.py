@@ -442,7 +442,7 @@ async def test_a_carrier_unreachable_for_two_processes_cools_the_account_down(st
     assert await stage.dial(third) == 0
     assert len(stage.carrier.orders) == asked
     async with stage.database.connection() as conn:
-        held = await cooldowns.holding(conn, ("twilio", "default"))
+        held = await cooldowns.active(conn, ("twilio", "default"))
     assert [each.subject.scope for each in held] == ["process", "process", "account"]
     assert await unfinished(stage) == 3
 
@@ -522,8 +522,8 @@ async def test_a_cooldown_shows_its_subject_cause_start_and_end(stage: Stage) ->
     stage.carrier.says(CALLER_ID)
     await stage.dial()
     async with stage.database.connection() as conn:
-        (held,) = await cooldowns.holding(conn, ("twilio", "default"), stage.dialing.number)
-        others = await cooldowns.holding(conn, ("twilio", "default"), new_id())
+        (held,) = await cooldowns.active(conn, ("twilio", "default"), stage.dialing.number)
+        others = await cooldowns.active(conn, ("twilio", "default"), new_id())
     assert held.subject == Subject("number", str(stage.dialing.number))
     assert (held.code, held.why) == ("21210", "our number is not verified")
     assert held.since <= held.refused_at < held.until

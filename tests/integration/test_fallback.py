@@ -121,14 +121,14 @@ async def test_the_fallback_backs_a_refused_lead_or_flow_off_up_to_a_minute(
     fallback, waits = PostgresFallback(), []
     for _ in range(8):
         grants = await picked(dialing, fallback, most=1)
-        fallback.set_aside([refusal(grant, blocks) for grant in grants])
+        fallback.defer([refusal(grant, blocks) for grant in grants])
         began_s = now_s
         while not await picked(dialing, fallback, most=1):
             now_s += 0.5
         waits.append(now_s - began_s)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     now_s += 120
-    fallback.set_aside([refusal(grant, blocks) for grant in await picked(dialing, fallback, most=1)])
+    fallback.defer([refusal(grant, blocks) for grant in await picked(dialing, fallback, most=1)])
     now_s += 1
     assert await picked(dialing, fallback, most=1), "long ago counts for nothing"
 
@@ -140,7 +140,7 @@ async def test_leads_refused_together_back_their_flow_off_once(
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     await dialing.leads(5)
     fallback = PostgresFallback()
-    fallback.set_aside([refusal(grant, Blocks.FLOW) for grant in await picked(dialing, fallback)])
+    fallback.defer([refusal(grant, Blocks.FLOW) for grant in await picked(dialing, fallback)])
     now_s += 1
     assert len(await picked(dialing, fallback)) == 5
 
@@ -157,7 +157,7 @@ async def test_refusals_for_pace_or_agents_do_not_increase_the_backoff(
     await dialing.leads(2)
     fallback = PostgresFallback()
     for _ in range(5):
-        fallback.set_aside([refusal(grant, blocks, reason) for grant in await picked(dialing, fallback)])
+        fallback.defer([refusal(grant, blocks, reason) for grant in await picked(dialing, fallback)])
         now_s += 0.9
         assert await picked(dialing, fallback) == []
         now_s += 0.2
@@ -178,7 +178,7 @@ async def test_the_fallback_picks_no_number_or_account_that_was_set_aside(
     }
     lead = await dialing.lead()
     fallback = PostgresFallback()
-    fallback.set_aside([refusal(Grant(new_id(), lead, 1, dialing.number, 1, 0), blocks)])
+    fallback.defer([refusal(Grant(new_id(), lead, 1, dialing.number, 1, 0), blocks)])
     await dialing.leads(3)
     assert {numbers[grant.number_id] for grant in await picked(dialing, fallback)} == left
 
@@ -193,7 +193,7 @@ async def test_a_refusals_until_is_counted_by_postgres_clock(
     (grant,) = await picked(dialing, fallback)
     assert grant.granted_ms is not None
     until = await dialing.now() + timedelta(seconds=20)
-    fallback.set_aside([Refusal(grant, RefusalReason.LIMIT, Blocks.FLOW, until, None, None)])
+    fallback.defer([Refusal(grant, RefusalReason.LIMIT, Blocks.FLOW, until, None, None)])
     now_s += 15
     assert await picked(dialing, fallback) == []
     now_s += 10

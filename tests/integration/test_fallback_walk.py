@@ -71,7 +71,7 @@ def look_at_few(monkeypatch: pytest.MonkeyPatch, *, each: int = 2, looked: int =
     monkeypatch.setattr(fallback_walk, "POOLS_MAX", 2)
     monkeypatch.setattr(fallback_walk, "EACH_MIN", each)
     monkeypatch.setattr(fallback_walk, "EACH_MAX", each)
-    monkeypatch.setattr(fallback_walk, "LOOKED_MAX", looked)
+    monkeypatch.setattr(fallback_walk, "ROWS_READ_MAX", looked)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 12])
@@ -201,7 +201,7 @@ async def test_a_lead_behind_a_refused_one_of_its_flow_is_picked(
         for grant in grants:
             picked.append(grant.lead_id)
             if grant.lead_id == refused:
-                asking.set_aside([Refusal(grant, RefusalReason.PERSON, Blocks.PERSON, None, None, None)])
+                asking.defer([Refusal(grant, RefusalReason.PERSON, Blocks.PERSON, None, None, None)])
         if behind in picked:
             return
     pytest.fail("it never had one")
@@ -262,7 +262,7 @@ async def test_a_walk_that_finds_nothing_reads_a_bounded_number_of_rows(
             before = [await rows_read(connection, table) for table in ("leads", "numbers", "attempts")]
             assert await PoolWalk().grants(connection, 5, EVERYBODY) == []
             after = [await rows_read(connection, table) for table in ("leads", "numbers", "attempts")]
-    assert sum(after) - sum(before) < 10 * fallback_walk.LOOKED_MAX < 5 * MANY
+    assert sum(after) - sum(before) < 10 * fallback_walk.ROWS_READ_MAX < 5 * MANY
 
 
 async def fill(connection: Connection, numbers: int = 100) -> None:
@@ -332,7 +332,7 @@ async def test_only_the_dialer_with_the_fallback_lease_dials_without_valkey(
 async def test_the_dialer_retries_an_unreachable_valkey_only_after_a_pause(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, again_s: float, times: int
 ) -> None:
-    monkeypatch.setattr(dialer, "VALKEY_AGAIN_S", again_s)
+    monkeypatch.setattr(dialer, "VALKEY_RETRY_S", again_s)
     tried = without_valkey(monkeypatch)
     for _ in range(3):
         await stage.dialing.lead()

@@ -153,7 +153,7 @@ async def test_fault_20_an_abort_while_a_call_waits_for_its_turn_keeps_it_from_b
         return await is_cancelled(stage.database, lead)
 
     # It is asked at once and may take its time.
-    monkeypatch.setattr(sender, "ASKED_AHEAD_S", 30.0)
+    monkeypatch.setattr(sender, "RECHECK_AHEAD_S", 30.0)
     monkeypatch.setattr(stage.dialer._batches._sender, "_unwanted", asked_when_it_was_aborted)
 
     async def first_has_left(order: CallOrder) -> PlaceResult:
@@ -195,7 +195,7 @@ async def test_fault_20_a_waiting_calls_abort_is_checked_just_before_it_is_sent(
     turns = {lead: (await stage.attempt(lead))["send_at"] for lead in leads}
     waited = max(turns, key=lambda lead: turns[lead])
     assert set(asked) == {waited}
-    assert asked[waited] >= turns[waited] - timedelta(seconds=sender.ASKED_AHEAD_S)
+    assert asked[waited] >= turns[waited] - timedelta(seconds=sender.RECHECK_AHEAD_S)
 
 
 async def test_fault_21_no_call_is_closed_by_time_alone(stage: Stage) -> None:
@@ -335,7 +335,7 @@ async def test_fault_26_creating_a_lead_does_not_wait_for_an_unreachable_valkey(
         await proxy.heal()
 
         async def is_scheduled() -> bool:
-            return bool(await schedule.known(world.platform.bus))
+            return bool(await schedule.lead_count(world.platform.bus))
 
         await eventually(is_scheduled, what="the lead is in the schedule")
 

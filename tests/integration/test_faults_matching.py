@@ -96,7 +96,7 @@ async def test_race_2_08_a_refused_subject_is_not_granted_again_at_once(
 ) -> None:
     # As long as it takes to dial six times, on whatever machine.
     monkeypatch.setattr(grant_returns, "PAUSE_MS", 60_000)
-    monkeypatch.setattr(gates_limits, "AGAIN", timedelta(minutes=1))
+    monkeypatch.setattr(gates_limits, "RETRY_AFTER", timedelta(minutes=1))
     await stage.dialing.policy(CallingPolicy(), scope="platform", subject="")
     await refusing(stage)
     for _ in range(6):
@@ -236,7 +236,7 @@ async def test_race_2_14_a_dialer_waits_until_the_next_match_and_at_most_a_secon
     monkeypatch.setattr(DialerWakeups, "wait", wait)
     with monkeypatch.context() as stopped:
         stopped.setattr(asyncio.get_running_loop(), "time", lambda: 100.0)
-        stage.dialer._ask_again_in(next_in_s)
+        stage.dialer._set_next_match(next_in_s)
         await stage.dialer.wait()
     assert waited == pytest.approx(waits_s)
 

@@ -297,7 +297,7 @@ async def test_grants_of_missing_leads_write_no_decision(dialing: Dialing) -> No
     assert await dialing.value("SELECT count(*) FROM decisions") == 0
 
 
-PLANNED = ["count_limits", "count_more", "write_intents", "write_refusals"]
+PLANNED = ["count_limits", "count_conditional", "write_intents", "write_refusals"]
 
 
 @pytest.mark.parametrize("name", PLANNED)

@@ -152,7 +152,7 @@ async def test_the_timeline_of_a_lead_shows_its_report_jobs_and_webhooks(world: 
 
     async def jobs() -> list[tuple[str, str, str | None]]:
         async with world.database.connection() as conn:
-            story = await lead_timeline.of_lead(conn, lead_id, limit=100)
+            story = await lead_timeline.events(conn, lead_id, limit=100)
         return [(each.source, each.what, each.reason) for each in story if each.source in ("job", "webhook")]
 
     assert await jobs() == [("job", "report_lead", "waits")]

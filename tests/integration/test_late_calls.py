@@ -70,7 +70,7 @@ async def test_a_call_that_reappears_for_an_aborted_lead_is_hung_up(stage: Stage
     await stage.told(attempt, kind)
     await stage.hang_ups.run_once()
     assert stage.carrier.hung_up == [f"CA-{attempt}"]
-    assert not await late_facts.adopt(stage.database, attempt, f"CA-{attempt}")
+    assert not await late_facts.reattach(stage.database, attempt, f"CA-{attempt}")
     assert "late_fact" in await alarms(stage)
     assert await stage.truly_held() == set()
     await stage.told(attempt, "ended", reason="canceled", duration_s=0)
@@ -88,7 +88,7 @@ async def test_a_call_that_reappears_for_a_blacklisted_lead_is_refused_at_the_an
         lead,
     )
     assert await may_connect(stage, attempt) == "given_up"
-    assert not await late_facts.adopt(stage.database, attempt, f"CA-{attempt}")
+    assert not await late_facts.reattach(stage.database, attempt, f"CA-{attempt}")
     assert (await stage.attempt(lead))["state"] == "absent"
 
 
@@ -156,7 +156,7 @@ async def test_another_call_under_a_written_off_attempt_is_not_reattached(stage:
     lead = await stage.dialing.lead()
     attempt = await given_up(stage, lead)
     await stage.dialing.run("UPDATE attempts SET carrier_call_id = 'CA-first' WHERE id = $1", attempt)
-    assert not await late_facts.adopt(stage.database, attempt, "CA-second")
+    assert not await late_facts.reattach(stage.database, attempt, "CA-second")
 
 
 async def test_a_call_that_the_carrier_names_in_two_ways_is_one_call(stage: Stage) -> None:

@@ -21,7 +21,7 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 
 async def timeline(stage: Stage, lead: UUID) -> list[Happening]:
     async with stage.database.connection() as conn:
-        return in_order(await lead_timeline.of_lead(conn, lead, limit=1000))
+        return in_order(await lead_timeline.events(conn, lead, limit=1000))
 
 
 async def test_the_timeline_shows_every_step_of_a_call_once(stage: Stage) -> None:

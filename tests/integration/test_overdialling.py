@@ -166,7 +166,7 @@ async def test_past_the_abandonment_rate_slots_are_reserved_and_the_end_is_repor
     assert subjects(intents) == {"no_agent_free"}
     assert overdialling.ended() == [("m", None)]
     assert overdialling.ended() == [], "once a minute"
-    assert not overdialling.is_unkept(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m"))
+    assert not overdialling.is_unreserved(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m"))
 
 
 async def test_a_merchants_abandonment_rate_ends_overdialling_of_its_campaigns(dialing: Dialing) -> None:
@@ -180,10 +180,10 @@ async def test_no_slot_is_proposed_for_a_merchant_known_to_overdial(dialing: Dia
     await pods(dialing, 2)
     overdialling = Overdialling()
     grant = Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m")
-    assert not overdialling.is_unkept(grant), "nobody knows yet"
+    assert not overdialling.is_unreserved(grant), "nobody knows yet"
     await intend(dialing, await dialing.lead(), overdialling=overdialling)
-    assert overdialling.is_unkept(grant)
-    assert not overdialling.is_unkept(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="n"))
+    assert overdialling.is_unreserved(grant)
+    assert not overdialling.is_unreserved(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="n"))
 
 
 @pytest.mark.parametrize("how", ["abandoned_calls", "no_agent_count"])
@@ -217,10 +217,10 @@ async def test_no_slot_is_reserved_that_ringing_overdialled_calls_need(dialing: 
     assert subjects(refused) == {"agents_for_ringing_calls"}
     assert subjects(await intend(dialing, own)) == {"agents_for_ringing_calls"}
     await end(dialing, ringing.attempt_id)
-    until_s = dict(overdialling._wanted)
+    until_s = dict(overdialling._waiters_until_s)
     unkept = await intend(dialing, await dialing.lead(), overdialling=overdialling)
     assert subjects(unkept) == {"abandon_max"}, "somebody waits to keep it"
-    assert overdialling._wanted == until_s, "not for longer than that is believed"
+    assert overdialling._waiters_until_s == until_s, "not for longer than that is believed"
     kept = await intend(dialing, other, slots=[slot], overdialling=overdialling)
     assert [intent.slot for intent in kept.committed] == [slot]
 

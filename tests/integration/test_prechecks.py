@@ -19,10 +19,10 @@ from trunkline.dispatch.dialer import Dialer
 from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.precheck_concurrency import AT_ONCE_PER_MERCHANT
+from trunkline.dispatch.precheck_concurrency import CONCURRENCY_PER_MERCHANT
 from trunkline.dispatch.precheck_walk import PrecheckWalk
 from trunkline.dispatch.prechecks import (
-    CROWD_MAX,
+    PENDING_MAX,
     Deferred,
     PrecheckEnded,
     PrecheckPassed,
@@ -37,7 +37,7 @@ from trunkline.leads.precheck_conditions import HttpCheck
 from trunkline.leads.windows import TimeSpan, Window
 from trunkline.model import Finish, Outcome
 from trunkline.store import prechecks as store_prechecks
-from trunkline.store.prechecks import AskedLead
+from trunkline.store.prechecks import PrecheckLead
 from trunkline.value import replace
 
 
@@ -296,7 +296,7 @@ async def test_a_process_that_read_the_lead_before_the_answer_does_not_request_a
     elsewhere = Prechecks(dialing.database, outgoing, dialing.rules())
     look = store_prechecks.waiting
 
-    async def late(*args: Any, **more: Any) -> list[AskedLead]:
+    async def late(*args: Any, **more: Any) -> list[PrecheckLead]:
         found = await look(*args, **more)
         monkeypatch.setattr(store_prechecks, "waiting", look)
         await elsewhere.ask(lead)
@@ -365,10 +365,10 @@ async def asking(
     """A dialer that asks when it must, and the walk that asks before. Its grants do not age: machines may be busy."""
     ageless = schedule._grant
     monkeypatch.setattr(schedule, "_grant", lambda fields: replace(ageless(fields), granted_ms=None))
-    monkeypatch.setattr(batches, "CHANNEL_KEPT_S", 60.0)
+    monkeypatch.setattr(batches, "PRECHECK_WAIT_MAX_S", 60.0)
     walk = PrecheckWalk(stage.database, stage.bus, stage.controls, Policies(fresh_s=0), prechecks_of)
     await check(stage.dialing, url)
-    yield stage.another_dialer(ask=prechecks_of.ask), walk
+    yield stage.another_dialer(precheck=prechecks_of.ask), walk
     await walk.drain()
 
 
@@ -408,7 +408,7 @@ async def test_race_2_12_without_a_pass_a_lead_holds_its_channel_during_the_pre_
 async def test_race_2_12_a_slow_pre_check_releases_the_channel_and_keeps_its_pass(
     stage: Stage, asking: Asking, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "CHANNEL_KEPT_S", 0.0)
+    monkeypatch.setattr(batches, "PRECHECK_WAIT_MAX_S", 0.0)
     dialer, _ = asking
     tenant.may_answer.clear()
     lead = await stage.dialing.lead()
@@ -436,7 +436,7 @@ async def test_race_20_a_merchant_with_a_silent_pre_check_delays_no_other_mercha
     stage: Stage, asking: Asking, tenant: Tenant, prechecks_of: Prechecks
 ) -> None:
     tenant.may_answer.clear()
-    dialer = stage.another_dialer(ask=prechecks_of.ask, in_flight_max=4)
+    dialer = stage.another_dialer(precheck=prechecks_of.ask, in_flight_max=4)
     silent = [await stage.dialing.lead() for _ in range(20)]
     others = [await stage.dialing.lead(merchant="n") for _ in range(8)]
     await stage.loader.run_once()
@@ -447,13 +447,13 @@ async def test_race_20_a_merchant_with_a_silent_pre_check_delays_no_other_mercha
 
     async with asyncio.timeout(30):
         await eventually(others_are_called)
-    await eventually(lambda: len(tenant.asked) == AT_ONCE_PER_MERCHANT)
+    await eventually(lambda: len(tenant.asked) == CONCURRENCY_PER_MERCHANT)
     claimed = await stage.dialing.value("SELECT count(*) FROM prechecks WHERE claimed_until > now()")
-    assert claimed == AT_ONCE_PER_MERCHANT, "who waits for room has claimed nothing"
+    assert claimed == CONCURRENCY_PER_MERCHANT, "who waits for room has claimed nothing"
     calls = {attempt["id"] for lead in others for attempt in await stage.attempts(lead)}
 
     async def beyond_a_crowd_no_channel_waits() -> bool:
-        return len(await stage.held() - calls) <= CROWD_MAX
+        return len(await stage.held() - calls) <= PENDING_MAX
 
     await eventually(beyond_a_crowd_no_channel_waits)
 
@@ -477,7 +477,7 @@ async def test_a_slow_merchant_does_not_use_up_the_requests_to_a_shared_host(
     slow = [await stage.dialing.lead() for _ in range(10)]
     tenant.slow_for = None
     waiting = asyncio.create_task(prechecks_of.run_ahead(slow))
-    await eventually(lambda: len(tenant.asked) == AT_ONCE_PER_MERCHANT)
+    await eventually(lambda: len(tenant.asked) == CONCURRENCY_PER_MERCHANT)
     other = await stage.dialing.lead(merchant="n")
     tenant.slow_for = "nobody"
     assert await prechecks_of.ask(other) == PrecheckPassed(other)
@@ -496,7 +496,7 @@ async def test_a_pre_check_that_raises_releases_the_channel_at_once(stage: Stage
         raise RuntimeError("no")
 
     lead = await stage.dialing.lead()
-    await stage.dial(stage.another_dialer(ask=broken))
+    await stage.dial(stage.another_dialer(precheck=broken))
     assert await stage.held() == set()
     assert (await stage.known_leads())[str(lead)].startswith("1|s|"), "and the lead is looked at again"
 

@@ -206,7 +206,7 @@ async def test_a_flow_with_more_leads_in_postgres_stays_marked_for_a_refill(
     await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     flow = Flow("p", "r", "m")
-    await schedule.note_partial(stage.bus, flow)
+    await schedule.mark_partial(stage.bus, flow)
     for _ in range(2):
         await stage.lead()
     await Refiller(stage.database, stage.bus).run_once()

@@ -4,11 +4,11 @@ import pytest
 
 from trunkline.dispatch.checks import (
     DOUBT_STEPS_S,
-    AskCall,
-    AskList,
     CheckLimits,
     Doubt,
     FreeChannel,
+    QueryCall,
+    QueryList,
     Step,
     Wait,
     next_step,
@@ -24,16 +24,16 @@ LIMITS = CheckLimits(request_timeout_s=5.0, ring_timeout_s=30.0, time_limit_s=36
         (AttemptState.DIALING, 3.0, 0, Wait(12.0)),
         (AttemptState.DIALING, 15.0, 0, Doubt()),
         (AttemptState.IN_DOUBT, 1.0, 0, Wait(4.0)),
-        (AttemptState.IN_DOUBT, 6.0, 0, AskList(final=False)),
+        (AttemptState.IN_DOUBT, 6.0, 0, QueryList(final=False)),
         (AttemptState.IN_DOUBT, 6.0, 1, Wait(24.0)),
-        (AttemptState.IN_DOUBT, 130.0, 2, AskList(final=False)),
+        (AttemptState.IN_DOUBT, 130.0, 2, QueryList(final=False)),
         (AttemptState.IN_DOUBT, 130.0, 3, Wait(470.0)),
-        (AttemptState.IN_DOUBT, 601.0, 3, AskList(final=True)),
-        (AttemptState.IN_DOUBT, 9000.0, 9, AskList(final=True)),
+        (AttemptState.IN_DOUBT, 601.0, 3, QueryList(final=True)),
+        (AttemptState.IN_DOUBT, 9000.0, 9, QueryList(final=True)),
         (AttemptState.ACCEPTED, 20.0, 0, Wait(40.0)),
-        (AttemptState.RINGING, 61.0, 0, AskCall()),
+        (AttemptState.RINGING, 61.0, 0, QueryCall()),
         (AttemptState.ANSWERED, 20.0, 0, Wait(40.0)),
-        (AttemptState.ANSWERED, 61.0, 0, AskCall()),
+        (AttemptState.ANSWERED, 61.0, 0, QueryCall()),
         (AttemptState.UNKNOWN, 5000.0, 0, FreeChannel()),
     ],
 )
@@ -47,6 +47,6 @@ def test_absence_is_concluded_only_past_deadline_and_ring_time() -> None:
     slow = CheckLimits(request_timeout_s=300.0, ring_timeout_s=600.0, time_limit_s=3600.0)
     last = len(DOUBT_STEPS_S) - 1
     assert isinstance(next_step(AttemptState.IN_DOUBT, 700.0, last, slow), Wait)
-    assert next_step(AttemptState.IN_DOUBT, 911.0, last, slow) == AskList(final=True)
+    assert next_step(AttemptState.IN_DOUBT, 911.0, last, slow) == QueryList(final=True)
     assert isinstance(next_step(AttemptState.IN_DOUBT, 911.0, last, slow, list_lag_s=300.0), Wait)
-    assert next_step(AttemptState.IN_DOUBT, 1211.0, last, slow, list_lag_s=300.0) == AskList(final=True)
+    assert next_step(AttemptState.IN_DOUBT, 1211.0, last, slow, list_lag_s=300.0) == QueryList(final=True)

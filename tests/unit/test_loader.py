@@ -2,10 +2,13 @@
 
 import pytest
 
-from trunkline.dispatch.loader import PILE, jitter_s
+from trunkline.dispatch.loader import FULL_JITTER_BACKLOG, jitter_s
 
 
-@pytest.mark.parametrize(("pile", "widest_s"), [(0, 0.0), (PILE // 10, 0.5), (PILE, 5.0), (PILE * 50, 5.0)])
+@pytest.mark.parametrize(
+    ("pile", "widest_s"),
+    [(0, 0.0), (FULL_JITTER_BACKLOG // 10, 0.5), (FULL_JITTER_BACKLOG, 5.0), (FULL_JITTER_BACKLOG * 50, 5.0)],
+)
 def test_the_loaders_jitter_grows_with_the_waiting_leads(pile: int, widest_s: float) -> None:
     drawn = [jitter_s(pile, 5.0) for _ in range(500)]
     assert min(drawn) >= 0.0
@@ -13,4 +16,4 @@ def test_the_loaders_jitter_grows_with_the_waiting_leads(pile: int, widest_s: fl
 
 
 def test_the_loaders_jitter_can_be_switched_off() -> None:
-    assert jitter_s(PILE, 0.0) == 0.0
+    assert jitter_s(FULL_JITTER_BACKLOG, 0.0) == 0.0

@@ -24,6 +24,9 @@ RETIRED = (
     "crew", "Crew", "Surveyor", "LeaseKeeper", "Hold", "Held", "JobFace", "AgentFace", "MerchantFace", "CarrierFace",
     "AccountDesk", "EnrichmentDesk", "WayIn", "Keeping", "Following", "MemoryLost", "CarrierWord",
     "HappeningOut", "LeadWithStoryOut", "keep_what_stays", "closed_unheard", "roomy", "needy", "Express",
+    "told_apart", "nobody_told", "keep_carried", "told_by_carrier", "CooldownBook", "AskedLead", "AskList", "AskCall",
+    "Witnesses", "FAR_LINES", "put_off", "take_up", "AdoptedCall", "SomeChannels", "line_of_call", "has_surfaced",
+    "may_be_adopted", "Untold", "ask_again_after_s", "any_memory", "of_lead", "is_unkept",
 )  # fmt: skip
 RETIRED_FILES = {
     "crew", "held", "keeper", "surveyor", "poker", "pokes", "nudger", "nudges", "doorbell", "desk", "asking", "visits",

@@ -28,7 +28,7 @@ def test_a_cached_opening_equals_the_computed_one(
 ) -> None:
     openings = OpeningCache()
     for rules, moment in asked:
-        windows._found.clear()
+        windows._searches.clear()
         assert openings.find(rules, moment) == windows.next_opening(rules, moment)
 
 
@@ -36,4 +36,4 @@ def test_the_opening_cache_is_bounded() -> None:
     openings, rules = OpeningCache(), (WindowRule(WORKDAYS, ("UTC",)),)
     for day in range(KNOWN_MAX + 50):
         openings.find(rules, MONDAY + timedelta(days=day))
-    assert len(openings._known[rules].since) <= KNOWN_MAX
+    assert len(openings._by_rules[rules].since) <= KNOWN_MAX

@@ -9,7 +9,14 @@ import pytest
 
 from trunkline.clock import SystemClock
 from trunkline.dispatch.carrier_responses import CarrierResponse, ResultWriter
-from trunkline.dispatch.sender import ASKED_AHEAD_S, Callbacks, IntentClock, Sender, SenderLimits, Unwanted
+from trunkline.dispatch.sender import (
+    RECHECK_AHEAD_S,
+    Callbacks,
+    IntentClock,
+    IsUnwanted,
+    Sender,
+    SenderLimits,
+)
 from trunkline.model import Intent, new_id
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import Rejected
@@ -68,7 +75,7 @@ async def test_a_timer_that_fires_early_does_not_send_early() -> None:
 
 
 @pytest.mark.parametrize(
-    ("send_in_s", "asked"), [(0.0, False), (ASKED_AHEAD_S, False), (2 * ASKED_AHEAD_S, True), (1.0, True)]
+    ("send_in_s", "asked"), [(0.0, False), (RECHECK_AHEAD_S, False), (2 * RECHECK_AHEAD_S, True), (1.0, True)]
 )
 async def test_a_call_that_waits_for_its_turn_is_checked_for_an_abort_before_it_is_sent(
     send_in_s: float, *, asked: bool
@@ -121,7 +128,7 @@ def _sender(
     results: Results,
     *,
     killed: Callable[[], object] = lambda: None,
-    unwanted: Unwanted = _wanted,
+    unwanted: IsUnwanted = _wanted,
 ) -> Sender:
     return Sender(
         clock,

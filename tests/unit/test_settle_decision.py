@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from tests.support.leads.policy import after_call
 from trunkline.leads.legacy_outcomes import legacy, rule_words
 from trunkline.leads.outcomes import (
+    AgentEvidence,
     AgentFacts,
     CallVerdict,
     CarrierFacts,
     Facts,
     SessionFacts,
-    Witnesses,
     agent_of,
     verdict,
 )
@@ -54,31 +54,31 @@ def test_a_busy_callee_is_the_outcome_busy() -> None:
     assert verdict(facts(CarrierFacts(None, "busy"))) == CallVerdict(Outcome.BUSY)
 
 
-def _who_took_it(seen: Witnesses) -> Agent:
+def _who_took_it(seen: AgentEvidence) -> Agent:
     """The table, written down once more, from the strongest witness to the weakest."""
     match seen:
-        case Witnesses(is_external=True):
+        case AgentEvidence(is_external=True):
             return Agent.EXTERNAL
-        case Witnesses(has_joined=True):
+        case AgentEvidence(has_joined=True):
             return Agent.JOINED
-        case Witnesses(given=False):
+        case AgentEvidence(given=False):
             return Agent.NONE
-        case Witnesses(stream_began=True):
+        case AgentEvidence(stream_began=True):
             return Agent.JOINED
-        case Witnesses(stream_began=False) | Witnesses(is_unnamed=True):
+        case AgentEvidence(stream_began=False) | AgentEvidence(is_unnamed=True):
             return Agent.NONE
         case _:
             return Agent.UNKNOWN
 
 
 EVERYTHING_SEEN = [
-    Witnesses(*seen)
+    AgentEvidence(*seen)
     for seen in product((True, False), (True, False), (None, True, False), (None, True, False), (True, False))
 ]
 
 
 @pytest.mark.parametrize("seen", EVERYTHING_SEEN)
-def test_the_agent_state_follows_from_every_combination_of_evidence(seen: Witnesses) -> None:
+def test_the_agent_state_follows_from_every_combination_of_evidence(seen: AgentEvidence) -> None:
     agent = agent_of(seen)
     assert agent is _who_took_it(seen)
     is_ours = seen.has_joined or (seen.stream_began is True and seen.given is not False)
@@ -90,7 +90,7 @@ def test_the_agent_state_follows_from_every_combination_of_evidence(seen: Witnes
 
 
 def test_without_evidence_the_agent_is_unknown_and_the_lead_is_finished() -> None:
-    unknown = facts(session=SessionFacts(agent_of(Witnesses())))
+    unknown = facts(session=SessionFacts(agent_of(AgentEvidence())))
     assert after_facts(unknown, Budget(1, 9, 0)) == Finish(Outcome.ANSWERED, None)
 
 
@@ -317,7 +317,7 @@ def test_invalid_retry_rules_are_refused(wrong: dict[str, object]) -> None:
 def test_unexplained_refusals_back_off_to_at_least_an_hour_under_any_policy(retries: Retries) -> None:
     """The cause is unknown: the lead is retried at no cost, and less often each time."""
     found = [
-        after_unexplained("79999", Budget(1, 3, 0), retries, others_are_taken=False, times=n)
+        after_unexplained("79999", Budget(1, 3, 0), retries, others_were_accepted=False, times=n)
         for n in range(1, 20)
     ]
     delays_s = [each.delay_s for each in found if isinstance(each, Retry) and not each.counted]

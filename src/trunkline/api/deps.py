@@ -16,7 +16,7 @@ from trunkline.api.store import Store
 from trunkline.clock import Clock
 from trunkline.control.provider import Flags
 from trunkline.dispatch.checks import Resolution
-from trunkline.dispatch.why import ELSEWHERE, DispatchView
+from trunkline.dispatch.why import DEFAULT_VIEW, DispatchView
 from trunkline.jobs.api import JobsApi
 from trunkline.leads.ingest import PAYLOAD_BYTES_MAX
 from trunkline.mailbox.inbox import Inbox
@@ -100,7 +100,7 @@ class ApiDeps:
     resolve_unknown: Callable[[UUID], Awaitable[Resolution]] | None = None
     reminders: ReminderRules = ReminderRules()
     # What a dialer asks beside Postgres, for who asks why a lead is not called.
-    dispatch: DispatchView = ELSEWHERE
+    dispatch: DispatchView = DEFAULT_VIEW
     # How the platform itself asks for flags. Without it they are those of the store.
     flags: Flags | None = None
 

@@ -25,7 +25,7 @@ from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.checker import Checker
 from trunkline.dispatch.checks import CheckLimits
 from trunkline.dispatch.configuration import DialStops
-from trunkline.dispatch.cooldowns import CooldownBook
+from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.gates_windows import reopen
@@ -271,7 +271,7 @@ class Dispatch:
         self.schedule = partial(schedule_best_effort, database, bus)
         self.settler = Settler(policies, router.slot_releaser.release)
         self.agents = AgentRule(settings.router.agents == "elsewhere", STREAMLESS)
-        self.cooldowns = CooldownBook(database, settings.identity)
+        self.cooldowns = CooldownWriter(database, settings.identity)
         self.to_tenants = Outgoing(allow_insecure=settings.jobs.allow_insecure_webhooks)
         rules = Rules(
             policies=policies,

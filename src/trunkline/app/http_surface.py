@@ -148,7 +148,7 @@ class HttpSurface:
                 find_stream=self._router.streams.find,
                 late_events=ingress.late_events,
                 look=ingress.look,
-                adopt=partial(late_facts.adopt, runtime.database),
+                adopt=partial(late_facts.reattach, runtime.database),
                 fallback=runtime.answer_fallback,
                 hold_max_s=runtime.settings.router.hold_max_s,
             )

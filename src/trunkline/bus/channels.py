@@ -1,4 +1,4 @@
-"""Channels of numbers and their named holders, and what limits the match."""
+"""Channels of numbers and their named holders, and the configuration of the match."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -19,13 +19,13 @@ _HOLD = script("hold")
 _RELEASE = script("release")
 _MEND_NUMBERS = script("mend_numbers")
 
-# The subject under which a stop holds for everything.
+# The subject of a stop of everything.
 ALL = "all"
 
 
 class Configuration(Value, frozen=True):
-    """What the match obeys. Subjects are `r/<reseller>`, `m/<merchant>`, `c/<merchant>/<campaign>`. A stop has its
-    reason."""
+    """The configuration of the match. Subjects are `r/<reseller>`, `m/<merchant>`, `c/<merchant>/<campaign>`. A stop
+    has its reason."""
 
     numbers: tuple[NumberLimit, ...] = ()
     weights: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -33,35 +33,35 @@ class Configuration(Value, frozen=True):
     stops: Mapping[str, str] = msgspec.field(default_factory=dict)
     # Merchants that have a tier of agents of their own.
     tiers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    # Whose calls the match does not hold back for want of an agent: `m/…`, `p/<pool>`, `c/…`.
+    # The match grants these without a free agent: `m/…`, `p/<pool>`, `c/…`.
     ungated: frozenset[str] = frozenset()
-    # Those that are dialled without keeping one, a few at a time: how many may ring so is decided by the intent.
+    # Dialled without a reserved agent, a few per match: the intent decides how many may ring so.
     overdialled: frozenset[str] = frozenset()
-    # Numbers that their carriers refuse, and when they are asked again.
+    # Numbers in a cooldown, and when it ends.
     cooling: Mapping[UUID, datetime] = msgspec.field(default_factory=dict)
 
 
-async def configure(bus: Bus, wanted: Configuration) -> int:
-    """Make numbers, weights, limits and stops what Postgres says; returns how many values changed."""
+async def configure(bus: Bus, config: Configuration) -> int:
+    """Make numbers, weights, limits and stops what Postgres has; returns how many values changed."""
     body = {
         "numbers": {
             str(n.number_id): f"{n.pool_id}|{n.max_channels}|{n.region or ''}|{n.account}"
-            for n in wanted.numbers
+            for n in config.numbers
         },
-        "weights": {merchant: str(weight) for merchant, weight in wanted.weights.items()},
-        "caps": {subject: str(cap) for subject, cap in wanted.caps.items()},
-        "stops": dict(wanted.stops),
-        "tiers": dict(wanted.tiers),
-        "cooling": {str(number): str(to_ms(until)) for number, until in wanted.cooling.items()},
-        "ungated": dict.fromkeys(wanted.overdialled, "few") | dict.fromkeys(wanted.ungated, "all"),
+        "weights": {merchant: str(weight) for merchant, weight in config.weights.items()},
+        "caps": {subject: str(cap) for subject, cap in config.caps.items()},
+        "stops": dict(config.stops),
+        "tiers": dict(config.tiers),
+        "cooling": {str(number): str(to_ms(until)) for number, until in config.cooling.items()},
+        "ungated": dict.fromkeys(config.overdialled, "few") | dict.fromkeys(config.ungated, "all"),
     }
-    args: list[Word] = [bus.projection, bus.known, msgspec.json.encode(body)]
+    args: list[Word] = [bus.projection, bus.epoch_argument, msgspec.json.encode(body)]
     return int(await bus.run(_CONFIGURE, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
 
 
 async def hold(bus: Bus, holders: Iterable[Holder]) -> int:
     """Write the true holders of channels; returns how many were wrong or missing."""
-    args: list[Word] = [bus.projection, bus.known]
+    args: list[Word] = [bus.projection, bus.epoch_argument]
     for holder in holders:
         args += (str(holder.attempt_id), str(holder.number_id), holder.channel_no)
         args += (str(holder.lead_id or ""), str(holder.flow or ""), 0)
@@ -72,43 +72,44 @@ async def hold(bus: Bus, holders: Iterable[Holder]) -> int:
 
 async def release(bus: Bus, attempt_ids: Iterable[UUID]) -> int:
     """Free the channels of these attempts; twice frees once."""
-    args: list[Word] = [bus.projection, bus.known, *map(str, attempt_ids)]
+    args: list[Word] = [bus.projection, bus.epoch_argument, *map(str, attempt_ids)]
     if len(args) == 2:
         return 0
     return int(await bus.run(_RELEASE, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
 
 
 async def mend(bus: Bus, numbers: Iterable[UUID], held: Iterable[Holder], *, recounts: bool = False) -> int:
-    """Put right what follows from these numbers and who holds their channels, where a key was lost; how much that was.
-    `recounts`: also how many calls merchants and campaigns have."""
+    """Repair the keys that follow from these numbers and the holders of their channels, where one was lost; returns how
+    many values were wrong. `recounts`: also the call counts of merchants and campaigns."""
     by_number: dict[UUID, list[str]] = {number_id: [] for number_id in numbers}
     for holder in held:
         if holder.number_id in by_number:
             by_number[holder.number_id].append(f"{holder.channel_no}={holder.attempt_id}")
-    args: list[Word] = [bus.projection, bus.known, int(recounts)]
+    args: list[Word] = [bus.projection, bus.epoch_argument, int(recounts)]
     for number_id, calls in by_number.items():
         args += (str(number_id), ",".join(calls))
     return int(await bus.run(_MEND_NUMBERS, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
 
 
 async def holders(bus: Bus) -> list[Holder]:
-    """Everybody who holds a channel, as Valkey has it."""
+    """All holders of channels in Valkey."""
     return (await holders_and_calls(bus))[0]
 
 
 async def holders_and_calls(bus: Bus) -> tuple[list[Holder], dict[str, int]]:
-    """And how many calls merchants and campaigns have, of the same moment."""
+    """And the call counts of merchants and campaigns, read in the same transaction."""
     pipeline = bus.client.pipeline(transaction=True)
-    # By name: `hgetall` tells the client the key a second time, on which a cluster's transaction fails in redis-py 8.1.
+    # By name: `hgetall` passes the key to the client a second time, which fails in a cluster's transaction in redis-py
+    # 8.1.
     pipeline.execute_command("HGETALL", bus.projection.holders)
     pipeline.execute_command("HGETALL", bus.projection.live)
     held, live = await bus.read(pipeline.execute())
-    found = [_holder(attempt, value) for attempt, value in held.items()]
-    return found, {subject: int(count) for subject, count in live.items()}
+    holders = [_holder(attempt, value) for attempt, value in held.items()]
+    return holders, {subject: int(count) for subject, count in live.items()}
 
 
 def calls_of(held: Iterable[Holder]) -> dict[str, int]:
-    """How many calls merchants and campaigns have, by those who hold a channel."""
+    """The call counts of merchants and campaigns, from the holders of channels."""
     flows = [holder.flow for holder in held if holder.flow]
     counted = Counter(f"m/{flow.merchant_id}" for flow in flows)
     counted.update(f"c/{flow.merchant_id}/{flow.campaign_id or ''}" for flow in flows)

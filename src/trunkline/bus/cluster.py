@@ -1,4 +1,4 @@
-"""A Valkey cluster: redis-py knows its nodes, follows their redirects and keeps the connections."""
+"""A Valkey cluster: redis-py knows its nodes, follows their redirects and holds the connections."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from trunkline.bus.server import Command, resolve
 
 
 class Cluster:
-    """As `Server`. Which process gets a command is not known beforehand, so its run id is given as nothing, and
-    scripts read it themselves."""
+    """As `Server`. The node of a command is not known beforehand, so its run id is sent empty, and scripts read it
+    themselves."""
 
     def __init__(self, client: RedisCluster):
         self._client = client
@@ -38,5 +38,5 @@ class Cluster:
         return replies
 
     async def close(self) -> None:
-        """End the connections, those in use too. The next exchange opens others."""
+        """Close the connections, those in use too. The next exchange opens others."""
         await self._client.aclose()

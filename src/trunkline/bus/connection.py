@@ -1,7 +1,7 @@
 """The connection to Valkey: one server, or a cluster.
 
 The client's own retries are off. A command that timed out may have run, and only its caller knows whether running it
-twice does harm. The one repetition is after NOSCRIPT (`pipe.py`), which the server answers without having run anything.
+twice does harm. The one repetition is after NOSCRIPT (`pipe.py`), which the server returns without having run anything.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from trunkline.bus.server import Server, ServerRunId
 from trunkline.errors import BusUnavailable, ProjectionLost
 from trunkline.telemetry import metrics
 
-# Commands answer in well under a millisecond; a server that needs longer than this is in trouble.
+# Commands take well under a millisecond; a server that needs longer than this is in trouble.
 COMMAND_TIMEOUT_S = 2.0
 _WAKE_DIALERS = script("wake_dialers")
 # A blocking read may wait this long at the server before its socket is considered dead.
@@ -44,11 +44,11 @@ class Bus:
         self.scripts = scripts
         self.waits = waits
         self.keys = keys
-        # The epoch of the projection that this process knows; 0 until it was read. See `epoch.py`.
+        # The epoch of the projection that this process has read; 0 until then. See `epoch.py`.
         self.epoch = 0
         self._pipe = Pipe(scripts)
         self._waking: asyncio.Task[None] | None = None
-        self._rings_again = False
+        self._wakes_again = False
 
     def at_epoch(self, epoch: int) -> "Bus":
         """The same connection, writing another epoch's projection."""
@@ -61,12 +61,12 @@ class Bus:
         return self.keys.projection(self.epoch)
 
     @property
-    def known(self) -> ServerRunId:
-        """The projection that this process knows, by its number and the server's run id: what scripts check first."""
+    def epoch_argument(self) -> ServerRunId:
+        """The epoch number that this process has read, and the server's run id: scripts check it first."""
         return ServerRunId(f"{self.epoch}@")
 
     async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Word] = ()) -> Any:
-        """Run a script once. Every failure to get its answer is `BusUnavailable`."""
+        """Run a script once. Every failure to get its reply is `BusUnavailable`."""
         started = time.perf_counter()
         try:
             return await self._pipe.run(lua, lua.declared(keys, args), args)
@@ -76,33 +76,33 @@ class Bus:
                 raise ProjectionLost("Valkey has lost its projection, or it is being rebuilt") from error
             raise BusUnavailable(f"Valkey did not run {lua.name}: {error}") from error
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"Valkey did not run {lua.name}: {_words(error)}") from error
+            raise BusUnavailable(f"Valkey did not run {lua.name}: {_describe(error)}") from error
         finally:
             _seconds_of(lua.name).observe(time.perf_counter() - started)
 
     async def read(self, command: Any) -> Any:
-        """Await a plain command, with the same one exception for everything that can go wrong."""
+        """Await a plain command; every failure is `BusUnavailable`."""
         try:
             return await command
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"Valkey did not answer: {_words(error)}") from error
+            raise BusUnavailable(f"Valkey did not answer: {_describe(error)}") from error
 
     def wake_dialers(self) -> None:
-        """Wake a dialer, soon: however many ask for it in one moment, it is done once more. A hint that may be lost."""
-        self._rings_again = True
+        """Wake a dialer, soon: requests that come while a wakeup is sent share one more. A hint that may be lost."""
+        self._wakes_again = True
         if self._waking is None or self._waking.done():
             self._waking = asyncio.create_task(self._wake_dialers(), name="wake_dialers")
 
     async def _wake_dialers(self) -> None:
-        while self._rings_again:
-            self._rings_again = False
+        while self._wakes_again:
+            self._wakes_again = False
             try:
                 await self.run(_WAKE_DIALERS, [self.keys.dialer_wakeups])
             except BusUnavailable:
                 return
 
     async def wait(self, *command: Word) -> Any:
-        """A command that waits at the server, for at most `BLOCK_MAX_S`. Its reply is as it came over the wire."""
+        """A blocking command, for at most `BLOCK_MAX_S`. Its reply is as it came over the wire."""
         return await self.read(self.waits.ask(*command))
 
     async def close(self) -> None:
@@ -114,7 +114,7 @@ class Bus:
 
 
 def connect(url: str, keys: Keys, *, pool_size: int = 10, cluster: bool = False) -> Bus:
-    """Prepare the clients. They connect at their first command, so this never fails for a server that is away."""
+    """Prepare the clients. They connect at their first command, so this never fails for a server that is down."""
     try:
         if cluster:
             nodes = _cluster(url, pool_size, COMMAND_TIMEOUT_S)
@@ -131,22 +131,22 @@ def connect(url: str, keys: Keys, *, pool_size: int = 10, cluster: bool = False)
 
 @cache
 def _seconds_of(script: str) -> Histogram:
-    """Finding it by its label costs more than observing."""
+    """Cached: finding it by its label costs more than observing."""
     return metrics.BUS_SCRIPT_SECONDS.labels(script=script)
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _as_it_came(response: Any, **_options: Any) -> Any:
+def _raw_response(response: Any, **_options: Any) -> Any:
     return response
 
 
 def _options(pool_size: int, timeout_s: float) -> dict[str, Any]:
     return {
         "decode_responses": True,
-        # Named, because its default is not the same in all releases of the client.
+        # Named, because its default differs between releases of the client.
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": timeout_s,
@@ -164,5 +164,5 @@ def _server(url: str, pool_size: int, timeout_s: float) -> Server:
 def _cluster(url: str, pool_size: int, timeout_s: float) -> RedisCluster:
     # One connection for scripts or waits beside those for plain commands.
     nodes: RedisCluster = RedisCluster.from_url(url, **_options(pool_size + 1, timeout_s))
-    nodes.set_response_callback("XREADGROUP", _as_it_came)
+    nodes.set_response_callback("XREADGROUP", _raw_response)
     return nodes

@@ -1,6 +1,6 @@
-"""Valkey as a witness of how far Postgres had come. It may be lost; what it says while it is there is true.
+"""Valkey's copy of Postgres's beat, to detect a restore of Postgres. It may be lost; what it holds is true.
 
-Only the leader writes, after its beat was committed, so what is remembered here was once in Postgres.
+Only the leader writes, after its beat was committed, so every value here was once in Postgres.
 """
 
 from uuid import UUID
@@ -13,7 +13,7 @@ async def remember(bus: Bus, installation: UUID, beat: int) -> None:
 
 
 async def recall(bus: Bus) -> tuple[UUID, int] | None:
-    """What was remembered last; None if nothing was, or it was lost."""
+    """The last value; None if there is none, or it was lost."""
     text: str | None = await bus.read(bus.client.get(bus.keys.witness))
     if text is None:
         return None

@@ -22,7 +22,7 @@ class Keys:
 
     @property
     def epoch(self) -> str:
-        """HASH `run_id`, `number`, `building`: in which run of the server, under which number, it counts."""
+        """HASH `run_id`, `number`, `building`: the server's run that it is valid in, and its number."""
         return self._key("epoch")
 
     def projection(self, epoch: int) -> "Projection":
@@ -30,28 +30,28 @@ class Keys:
         return Projection(self._key(f"e{epoch}", ""))
 
     @property
-    def any_memory(self) -> str:
+    def all_projections(self) -> str:
         """A pattern for the keys of all epochs."""
         return self._key("e[0-9]*")
 
     @property
     def witness(self) -> str:
-        """STRING `installation beat`: how far Postgres had come when it was last heard of."""
+        """STRING `installation beat`: Postgres's last beat that the leader saw."""
         return self._key("witness")
 
     @property
     def outage(self) -> str:
-        """STRING: the id under which processes tell of an outage of Postgres."""
+        """STRING: the id under which processes report an outage of Postgres."""
         return self._key("outage")
 
     @property
     def outage_told_by(self) -> str:
-        """STRING: the process that tells of it."""
+        """STRING: the process that reports it."""
         return self._key("outage", "told_by")
 
     @property
     def outage_told(self) -> str:
-        """STRING: the outage of which the webhook has heard."""
+        """STRING: the outage that was delivered to the webhook."""
         return self._key("outage", "told")
 
     @property
@@ -65,7 +65,7 @@ class Keys:
 
 
 class Projection(str):
-    """The prefix of the keys of one epoch's projection of dispatch, and those of the keys that Python reads too.
+    """The prefix of the keys of one epoch's projection of dispatch, and the keys that Python reads too.
     `lua/includes/keys.lua` lists them all."""
 
     __slots__ = ()
@@ -77,7 +77,7 @@ class Projection(str):
 
     @property
     def partial(self) -> str:
-        """SET of the flows that have more leads in Postgres than here."""
+        """SET of the flows that have more leads in Postgres than in Valkey."""
         return f"{self}partial"
 
     @property
@@ -87,7 +87,7 @@ class Projection(str):
 
     @property
     def holders(self) -> str:
-        """HASH attempt -> the channel that it holds, and for whom."""
+        """HASH attempt -> the channel that it holds, and for which lead."""
         return f"{self}holders"
 
     @property
@@ -97,7 +97,7 @@ class Projection(str):
 
     @property
     def stops(self) -> str:
-        """HASH what is stopped -> until when."""
+        """HASH stopped subject -> the reason."""
         return f"{self}stops"
 
     def queue(self, flow: str, place: str) -> str:
@@ -119,12 +119,12 @@ class RouterKeys:
 
     @property
     def base(self) -> str:
-        """What scripts put before the keys they compose themselves."""
+        """The prefix of the keys that scripts compose themselves."""
         return self._key("")
 
     @property
     def epoch(self) -> str:
-        """HASH `run_id`, `id`, `began_ms`, `term`: the run of the server that this projection is of, its manager."""
+        """HASH `run_id`, `id`, `began_ms`, `term`: the server's run that the projection is valid in, its manager."""
         return self._key("epoch")
 
     @property
@@ -156,15 +156,15 @@ class RouterKeys:
         return f"{self._pool(tier)}:waiting:merchants"
 
     def yielded(self, tier: str) -> str:
-        """SET of the calls that waited and got a slot of this tier: what dials have yielded to."""
+        """SET of the calls that waited and got a slot of this tier: dials have yielded to these."""
         return f"{self._pool(tier)}:yielded"
 
     def kept_in(self, tier: str) -> str:
-        """ZSET allocation id -> ms since when a slot of this tier is kept for its dial."""
+        """ZSET allocation id -> ms since when a slot of this tier is reserved for its dial."""
         return f"{self._pool(tier)}:kept"
 
     def silent(self, tier: str) -> str:
-        """SET of the pods that have fallen silent: kept for no dial, tried by calls when nobody else is free."""
+        """SET of the silent pods: reserved for no dial, tried for calls when no other pod is free."""
         return f"{self._pool(tier)}:silent"
 
     def leaving(self, tier: str) -> str:
@@ -173,12 +173,12 @@ class RouterKeys:
 
     @property
     def dials_waiting(self) -> str:
-        """STRING with a TTL of 3 s: a dial found no slot, so whoever frees one wakes the dialers."""
+        """STRING with a TTL of 3 s: a dial found no slot, so the next freed slot wakes the dialers."""
         return self._key("dials", "waiting")
 
     @property
     def waiting(self) -> str:
-        """ZSET call -> ms when it last asked."""
+        """ZSET call -> ms of its last request."""
         return self._key("waiting")
 
     @property
@@ -187,7 +187,7 @@ class RouterKeys:
         return self._key("waiters")
 
     def pod(self, name: str) -> str:
-        """HASH `status`, `allocated_call_sid`, …, and what the pod's last heartbeat said."""
+        """HASH `status`, `allocated_call_sid`, …, and the fields of the pod's last heartbeat."""
         return self._key("pod", name)
 
     def pod_tier(self, name: str) -> str:
@@ -203,16 +203,16 @@ class RouterKeys:
         return self._key("pod", "draining", name)
 
     def pod_slots(self, name: str) -> str:
-        """HASH slot -> allocation id, for kept and begun ones."""
+        """HASH slot -> allocation id, reserved or begun."""
         return self._key("pod", "slots", name)
 
     @property
     def kept(self) -> str:
-        """ZSET allocation id -> ms since when a slot is kept for its dial."""
+        """ZSET allocation id -> ms since when a slot is reserved for its dial."""
         return self._key("kept")
 
     def kept_for(self, allocation_id: str) -> str:
-        """HASH `pod`, `slot`, `incarnation`, `source_pool`, `merchant_id` of a slot kept for a dial."""
+        """HASH `pod`, `slot`, `incarnation`, `source_pool`, `merchant_id` of a slot reserved for a dial."""
         return self._key("kept", allocation_id)
 
     def begun(self, allocation_id: str) -> str:
@@ -221,12 +221,12 @@ class RouterKeys:
 
     @property
     def unproven(self) -> str:
-        """ZSET allocation id -> ms: Postgres has not been asked yet whether it has its row."""
+        """ZSET allocation id -> ms: not yet compared with its row in Postgres."""
         return self._key("unproven")
 
     @property
     def resets(self) -> str:
-        """HASH allocation id -> call and pod that an operator reset by hand, until Postgres knows."""
+        """HASH allocation id -> call and pod that an operator reset by hand, until Postgres has it."""
         return self._key("resets")
 
     @property
@@ -243,7 +243,7 @@ class RouterKeys:
         return self._key("call", call_sid)
 
     def ended(self, call_sid: str) -> str:
-        """STRING with a TTL: the call is over and gets no pod again."""
+        """STRING with a TTL: the call has ended and gets no pod again."""
         return self._key("ended", call_sid)
 
     @property
@@ -252,17 +252,17 @@ class RouterKeys:
         return self._key("calls")
 
     def superseded(self, name: str) -> str:
-        """STRING with a TTL of 2 min: how often replaced processes of this pod have spoken."""
+        """STRING with a TTL of 2 min: the number of heartbeats from replaced processes of this pod."""
         return self._key("superseded", name)
 
     @property
     def merchant_config(self) -> str:
-        """HASH merchant -> JSON `{"tier", "pool"}`. Changed by hand, it is adopted."""
+        """HASH merchant -> JSON `{"tier", "pool"}`. A change by hand is taken over into Postgres."""
         return self._key("merchant", "config")
 
     @property
     def merchant_written(self) -> str:
-        """HASH merchant -> JSON: what was written last, to tell a change by hand from a loss."""
+        """HASH merchant -> JSON: what was written last, to distinguish a change by hand from a loss."""
         return self._key("merchant", "written")
 
     @property
@@ -277,5 +277,5 @@ class RouterKeys:
 
     @property
     def hearing(self) -> str:
-        """HASH `since`, `ran`: since when heartbeats could be heard without a gap."""
+        """HASH `since`, `ran`: since when routers receive heartbeats without a gap."""
         return self._key("hearing")

@@ -1,8 +1,9 @@
-"""Wakeups: "this mailbox has something new". Hints on a stream; a lost one costs a second, until the sweep.
+"""Wakeups of mailbox workers: "this mailbox has new events". Hints on a stream; a lost one costs a second, until the
+sweep.
 
-A wakeup that was read stays on the group's pending list until its mailbox is claimed, then it is acknowledged and
-removed in one script. Recovery does not hang on it: a mailbox whose wakeup was lost, trimmed or acknowledged by the
-wrong hands is still `queued` in Postgres, and one whose worker died has a lease there.
+A wakeup that was read stays on the group's pending list until its mailbox is claimed, then one script acknowledges and
+removes it. Recovery does not depend on it: a mailbox whose wakeup was lost, trimmed or acknowledged by the wrong worker
+is still `queued` in Postgres, and one whose worker died has a lease there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,14 +29,14 @@ _TIDY = script("mailbox_wakeups_tidy")
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """What was read: entries to acknowledge, and the mailboxes they name, each once."""
+    """Entries to acknowledge, and the mailboxes they name, each once."""
 
     ids: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
 
 
 async def send(bus: Bus, kind: str, keys: Sequence[str]) -> None:
-    """Tell the workers of a kind which mailboxes to look into."""
+    """Wake the workers of a kind for these mailboxes."""
     for some in _slices(keys):
         await bus.run(_SEND, [bus.keys.mailbox_wakeups(kind)], [STREAM_LENGTH_MAX, *some])
 
@@ -63,13 +64,13 @@ async def done(bus: Bus, kind: str, ids: Sequence[str]) -> None:
 
 
 async def tidy(bus: Bus, kind: str, *, gone_after_s: float) -> int:
-    """Clear up after workers that are gone; the number of wakeups that are read and not yet acknowledged."""
+    """Remove the traces of dead workers; returns the number of wakeups that are read and not yet acknowledged."""
     return int(await bus.run(_TIDY, [bus.keys.mailbox_wakeups(kind)], [GROUP, int(gone_after_s * 1000)]))
 
 
 async def _read(bus: Bus, kind: str, worker: str, count: int, timeout_s: float) -> Any:
     block_ms = int(min(timeout_s, BLOCK_MAX_S) * 1000)
-    # 0 would be for ever.
+    # 0 would wait for ever.
     block = ("BLOCK", block_ms) if block_ms else ()
     stream = bus.keys.mailbox_wakeups(kind)
     return await bus.wait(

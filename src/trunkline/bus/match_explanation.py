@@ -1,4 +1,4 @@
-"""What the match would say of one lead's owner, for a person who asks why it is not called."""
+"""The stop that the match applies to one lead's owner, for a person who wants to know why the lead is not called."""
 
 from typing import Literal
 from uuid import UUID
@@ -12,12 +12,12 @@ from trunkline.errors import BusUnavailable
 async def projection(
     bus: Bus, reseller_id: str, merchant_id: str, campaign_id: UUID | None
 ) -> tuple[Literal["whole", "lost", "away"], str | None]:
-    """How Valkey's projection is, and the stop that the match obeys for this owner, if any."""
+    """The state of Valkey's projection, and the stop that the match applies to this owner, if any."""
     try:
         if await epoch.read(bus) == 0:
             return "lost", None
         subjects = [ALL, f"r/{reseller_id}", f"m/{merchant_id}", f"c/{merchant_id}/{campaign_id}"]
-        said: list[str | None] = await bus.read(bus.client.hmget(bus.projection.stops, subjects))
+        stops: list[str | None] = await bus.read(bus.client.hmget(bus.projection.stops, subjects))
     except BusUnavailable:
         return "away", None
-    return "whole", next((each for each in said if each), None)
+    return "whole", next((each for each in stops if each), None)

@@ -1,48 +1,48 @@
-"""What the processes agree on while Postgres is away: under which id they tell of it, and which of them does.
+"""What processes agree on while Postgres is down: the id of the outage, and which process reports it.
 
-Valkey may be away too, or lose this: then each process tells by itself.
+Valkey may be down too, or lose this: then each process reports by itself.
 """
 
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
 
-# Renewed with every look of every process that notices; the next outage is another one.
-KEPT_S = 60
-# Whoever tells of it and dies is replaced after this.
-TOLD_BY_S = 20
+# Renewed with every check of every process that notices; a later outage is another one.
+OUTAGE_TTL_S = 60
+# A process that reports it and dies is replaced after this.
+REPORTER_TTL_S = 20
 
 
 async def agree(bus: Bus, own_id: UUID) -> UUID:
     """The id of this outage: that of the first process that noticed."""
     key = bus.keys.outage
-    if await bus.read(bus.client.set(key, str(own_id), nx=True, ex=KEPT_S)):
+    if await bus.read(bus.client.set(key, str(own_id), nx=True, ex=OUTAGE_TTL_S)):
         return own_id
-    said: str | None = await bus.read(bus.client.get(key))
-    await bus.read(bus.client.expire(key, KEPT_S))
-    return UUID(said) if said else own_id
+    stored: str | None = await bus.read(bus.client.get(key))
+    await bus.read(bus.client.expire(key, OUTAGE_TTL_S))
+    return UUID(stored) if stored else own_id
 
 
 async def claim(bus: Bus, process: str) -> bool:
-    """Whether this process is the one that tells of it."""
+    """Whether this process is the one that reports it."""
     key = bus.keys.outage_told_by
-    if await bus.read(bus.client.set(key, process, nx=True, ex=TOLD_BY_S)):
+    if await bus.read(bus.client.set(key, process, nx=True, ex=REPORTER_TTL_S)):
         return True
     is_own: bool = await bus.read(bus.client.get(key)) == process
     if is_own:
-        await bus.read(bus.client.expire(key, TOLD_BY_S))
+        await bus.read(bus.client.expire(key, REPORTER_TTL_S))
     return is_own
 
 
-async def note_told(bus: Bus, outage: UUID) -> None:
-    await bus.read(bus.client.set(bus.keys.outage_told, str(outage), ex=KEPT_S))
+async def mark_reported(bus: Bus, outage: UUID) -> None:
+    await bus.read(bus.client.set(bus.keys.outage_told, str(outage), ex=OUTAGE_TTL_S))
 
 
-async def was_told(bus: Bus, outage: UUID) -> bool:
-    said: str | None = await bus.read(bus.client.get(bus.keys.outage_told))
-    return said == str(outage)
+async def was_reported(bus: Bus, outage: UUID) -> bool:
+    stored: str | None = await bus.read(bus.client.get(bus.keys.outage_told))
+    return stored == str(outage)
 
 
 async def forget(bus: Bus) -> None:
-    """It is over, and written down."""
+    """The outage is over, and recorded."""
     await bus.read(bus.client.delete(bus.keys.outage, bus.keys.outage_told_by))

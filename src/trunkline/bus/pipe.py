@@ -1,8 +1,8 @@
-"""Many callers, one connection: scripts that are asked for while a batch is on its way leave together in the next one.
+"""Many callers, one connection: scripts that are requested while a batch is in flight leave together in the next one.
 
-Measured, this is the lever: a round trip costs the client ten times what the script costs the server, and a pool of
-connections runs out under a burst where a pipe only gets fuller. Each script still runs by itself and is answered by
-itself; one that fails takes no other with it.
+Measured, this matters most: a round trip costs the client ten times what the script costs the server, and a pool of
+connections runs out under a burst where a pipe only gets fuller. Each script still runs by itself and has its own
+reply; one that fails does not affect the others.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from trunkline.bus.server import Command, Server, ServerRunId
 
 Word = str | bytes | int | float | ServerRunId
 
-# Bounds the time for which one batch keeps the server busy to a few ms.
+# Limits the time for which one batch keeps the server busy to a few ms.
 BATCH_MAX = 100
 
 
@@ -48,24 +48,24 @@ class Pipe:
             batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
             try:
                 await self._send(batch)
-            except Exception as error:  # no connection, or it broke: whether the scripts ran is not known
+            except Exception as error:  # no connection, or it broke: whether the scripts ran is unknown
                 for call in batch:
-                    _answer(call, error)
+                    _set_reply(call, error)
 
     async def _send(self, batch: list[_Call]) -> None:
         # A caller that was cancelled before its script left does not want it to run.
-        wanted = [call for call in batch if not call.reply.done()]
-        replies = await self._execute(wanted, by_sha=True)
-        again: list[_Call] = []
-        for call, reply in zip(wanted, replies, strict=True):
+        pending = [call for call in batch if not call.reply.done()]
+        replies = await self._execute(pending, by_sha=True)
+        unknown: list[_Call] = []
+        for call, reply in zip(pending, replies, strict=True):
             if isinstance(reply, NoScriptError):
-                again.append(call)
+                unknown.append(call)
             else:
-                _answer(call, reply)
-        if again:
-            # The server has not run these: it did not know them. Sent in full, it does, and remembers.
-            for call, reply in zip(again, await self._execute(again, by_sha=False), strict=True):
-                _answer(call, reply)
+                _set_reply(call, reply)
+        if unknown:
+            # The server did not have these scripts, and has not run them. EVAL runs and stores them.
+            for call, reply in zip(unknown, await self._execute(unknown, by_sha=False), strict=True):
+                _set_reply(call, reply)
 
     async def _execute(self, calls: list[_Call], *, by_sha: bool) -> list[Any]:
         return await self._commands.exchange([_command(call, by_sha=by_sha) for call in calls])
@@ -77,7 +77,7 @@ def _command(call: _Call, *, by_sha: bool) -> Command:
     return (*head, len(call.keys), *call.keys, *call.args)
 
 
-def _answer(call: _Call, reply: Any) -> None:
+def _set_reply(call: _Call, reply: Any) -> None:
     if call.reply.done():
         return
     if isinstance(reply, Exception):

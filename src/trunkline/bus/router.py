@@ -24,8 +24,8 @@ _SUPERSEDED = script("router_superseded")
 LEASE_TTL_S = 24 * 3600
 # Allocations that one script ends: about 15 µs each.
 FREE_MAX = 100
-# In the place of an incarnation: nobody has asked Postgres for it.
-_ASK = "?"
+# In place of an incarnation: Postgres has not been queried for it.
+_NOT_QUERIED = "?"
 
 
 class Runner(Protocol):
@@ -38,7 +38,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WaitRule:
-    """How calls wait for a pod. `most_ms` 0: they do not. Who is silent for `silence_ms` has left."""
+    """How calls wait for a pod. `most_ms` 0: they do not. A call without a request for `silence_ms` has left."""
 
     most_ms: int = 0
     silence_ms: int = 7000
@@ -47,8 +47,8 @@ class WaitRule:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A call and its pod. `base_url` is where the pod itself wants its streams, '' if it did not say.
-    `is_misconfigured`: the merchant's config names no tier there is, so standard was tried."""
+    """A call and its pod. `base_url` is the pod's own address for streams, '' if it reported none. `is_misconfigured`:
+    the merchant's config names no existing tier, so standard was tried."""
 
     pod: str
     source_pool: str
@@ -62,7 +62,7 @@ class Allocation:
 
 
 class Proposal(Value, frozen=True):
-    """A slot that was kept for a dial. Postgres decides whether it is free."""
+    """A slot that was reserved for a dial. Postgres decides whether it is free."""
 
     pod: str
     slot: int
@@ -72,7 +72,7 @@ class Proposal(Value, frozen=True):
 
 
 class Kept(Value, frozen=True):
-    """For each dial its proposal, or None. `free`: on how many slots of the tiers looked at one could still be kept."""
+    """For each dial its proposal, or None. `free`: by searched tier, the slots that dials may still reserve."""
 
     proposals: tuple[Proposal | None, ...]
     free: Mapping[str, int]
@@ -83,7 +83,7 @@ class Stale(Value, frozen=True):
 
 
 class BegunCall(Value, frozen=True):
-    """A call and the slot that Postgres says it has."""
+    """A call and its slot in Postgres."""
 
     allocation_id: str
     call_sid: str
@@ -102,7 +102,7 @@ class NoPod:
 
 @dataclass(frozen=True, slots=True)
 class QueuedForPod:
-    """Ask again: so many wait before this call, and it has waited so long."""
+    """To be requested again: how many calls wait before this one, and how long it has waited."""
 
     before: int
     waited_ms: int
@@ -124,7 +124,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a pod says of itself. `sequence` grows with every heartbeat of one `boot_id`."""
+    """A pod's heartbeat. `sequence` grows with every heartbeat of one `boot_id`."""
 
     pod: str
     boot_id: str
@@ -136,8 +136,8 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class BeatRule:
-    """`may_register`: heartbeats make pods known. `settle_ms`: how long after such a loss an idle pod is not
-    believed where Postgres has not been read. `tiers`: should none be published."""
+    """`may_register`: heartbeats register pods. `settle_ms`: how long after a loss an idle pod does not count as free
+    where Postgres has not been read. `tiers`: used if none are published."""
 
     may_register: bool = True
     lease_ttl_s: int = LEASE_TTL_S
@@ -147,7 +147,7 @@ class BeatRule:
 
 @dataclass(frozen=True, slots=True)
 class KnownPod:
-    """What Postgres knows of a pod. An incarnation of 0: it is silent. `is_new`: it never knew it before."""
+    """A pod in Postgres. An incarnation of 0: Postgres is unavailable. `is_new`: it never had the pod before."""
 
     incarnation: int = 0
     tier: str = ""
@@ -158,9 +158,9 @@ class KnownPod:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """`is_news` is False for a heartbeat that was overtaken by a later one. `calls` have the pod. `again_ms`: when it
-    should be heard again, 0 for as usual. A tier of '' is that of a pod that may not register itself, an
-    incarnation of 0 that of one that Postgres does not know yet."""
+    """`is_news` is False for a heartbeat that a later one overtook. `calls` have the pod. `again_ms`: when its next
+    heartbeat should come, 0 for as usual. A tier of '' is that of a pod that may not register itself, an incarnation of
+    0 that of one that Postgres does not have yet."""
 
     is_news: bool
     tier: str
@@ -173,15 +173,15 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """Valkey cannot place this process of the pod: ask Postgres, and tell. Nothing was written. `tiers` are those that
-    were published, as texts."""
+    """Valkey does not have this process of the pod: query Postgres, and repeat with `known`. Nothing was written.
+    `tiers` are the published ones, as texts."""
 
     tiers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class PodSuperseded:
-    """A later process has this name. `times`: how often this was said within two minutes."""
+    """A newer process has this name. `times`: how often this was returned within two minutes."""
 
     times: int = 1
 
@@ -203,7 +203,8 @@ async def allocate(
     is_alone: bool = False,
 ) -> Allocation | NoPod | QueuedForPod | CallOver | Stale:
     """Give the call a pod of the first tier that has a free one; again for the same call: the same pod. `is_alone`:
-    Postgres is silent, so this projection decides also where it is not rebuilt, with pods heard since the loss."""
+    Postgres is unavailable, so this projection decides even if it is not rebuilt, with pods that sent a heartbeat since
+    the loss."""
     rule = (wait.most_ms, wait.silence_ms, wait.waiters_max, int(is_alone))
     how, *rest = await run(bus, keys, _ALLOCATE, call_sid, merchant_id, allocation_id, lease_ttl_s, *rule)
     match how:
@@ -215,7 +216,7 @@ async def allocate(
             return QueuedForPod(int(rest[0]), int(rest[1]))
         case "ended":
             return CallOver()
-    pod, source_pool, allocated_at, allocation, base_url, odd, slot, incarnation = rest
+    pod, source_pool, allocated_at, allocation, base_url, is_misconfigured, slot, incarnation = rest
     return Allocation(
         pod,
         source_pool,
@@ -223,15 +224,15 @@ async def allocate(
         allocation,
         base_url,
         how == "already",
-        bool(odd),
+        bool(is_misconfigured),
         int(slot),
         int(incarnation),
     )
 
 
 async def keep(bus: Runner, keys: RouterKeys, wants: Sequence[tuple[str, str]]) -> Kept | Stale:
-    """Propose a slot for each of these dials (allocation id, merchant id), in one script. A proposal that gets no row
-    in Postgres is taken back after 5 s."""
+    """Propose a slot for each of these dials (allocation id, merchant id), in one script. The leader takes back a
+    proposal without a row in Postgres after 5 s."""
     how, *rest = await run(bus, keys, _KEEP, *(part for want in wants for part in want))
     if how == "stale":
         return Stale()
@@ -240,13 +241,14 @@ async def keep(bus: Runner, keys: RouterKeys, wants: Sequence[tuple[str, str]]) 
 
 
 async def free_slots(bus: Runner, keys: RouterKeys) -> Mapping[str, int] | Stale:
-    """Tier -> slots on which a dial could be kept now. Who finds none is woken when one comes free."""
+    """Tier -> slots that dials may reserve now. If there are none, the next freed slot wakes the dialers."""
     how, *flat = await run(bus, keys, _FREE_SLOTS)
     return Stale() if how == "stale" else _counts(flat)
 
 
 async def begin(bus: Runner, keys: RouterKeys, begun: BegunCall, *, lease_ttl_s: int = LEASE_TTL_S) -> None:
-    """A kept call was answered, or Postgres picked. Idempotent; another slot under the same allocation is given up."""
+    """A call with a reservation was answered, or Postgres picked. Idempotent; another slot of the allocation is
+    freed."""
     (wakes,) = await run(
         bus,
         keys,
@@ -265,14 +267,14 @@ async def begin(bus: Runner, keys: RouterKeys, begun: BegunCall, *, lease_ttl_s:
 
 
 async def free(bus: Runner, keys: RouterKeys, allocation_ids: Sequence[str], *, tombstone_s: int) -> None:
-    """These are over, kept or begun. Idempotent; calls that had begun leave a tombstone."""
+    """These allocations are over, reserved or begun. Idempotent; calls that had begun leave a tombstone."""
     for page in (allocation_ids[i : i + FREE_MAX] for i in range(0, len(allocation_ids), FREE_MAX)):
         wakes, _ = await run(bus, keys, _FREE, tombstone_s, *page)
         _wake(bus, wakes)
 
 
 async def occupy(bus: Runner, keys: RouterKeys, pod: str, slot: int, allocation_id: str) -> None:
-    """Postgres says that this slot is this allocation's: it is not proposed again, and looked at in 2 s."""
+    """Postgres has this slot for this allocation: it is not proposed again, and checked in 2 s."""
     await run(bus, keys, _OCCUPY, pod, slot, allocation_id)
 
 
@@ -293,7 +295,7 @@ def _wake(bus: Runner, wakes: int) -> None:
 async def release(
     bus: Runner, keys: RouterKeys, call_sid: str, *, by_pod: str, ended_ttl_s: int, only: str = ""
 ) -> Release | None:
-    """End the call's allocation, or `only` this one of it. None: it has no pod, or not the one that lets go."""
+    """End the call's allocation, or `only` this one of it. None: it has no pod, or not the one that releases."""
     reply = await run(bus, keys, _RELEASE, call_sid, by_pod, ended_ttl_s, only)
     _wake(bus, reply[-1])
     if reply[0] == "unknown":
@@ -305,10 +307,10 @@ async def release(
 async def heartbeat(
     bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule, known: KnownPod | None = None
 ) -> Registration | Unregistered | PodSuperseded:
-    """Register the pod or refresh it, and make it free if nothing speaks against it. `known` is what Postgres says of
-    it, None if it has not been asked."""
-    incarnation = _ASK if known is None else str(known.incarnation)
-    told = known or KnownPod()
+    """Register the pod or refresh it, and make it free if nothing prevents it. `known` is the pod in Postgres, None if
+    it has not been queried."""
+    incarnation = _NOT_QUERIED if known is None else str(known.incarnation)
+    pod = known or KnownPod()
     how, *reply = await run(
         bus,
         keys,
@@ -319,10 +321,10 @@ async def heartbeat(
         int(beat.leaving),
         " ".join(beat.calls),
         incarnation,
-        told.tier,
-        int(told.is_new),
-        json.dumps([*told.past_boots]) if told.incarnation else "",
-        told.newest_version,
+        pod.tier,
+        int(pod.is_new),
+        json.dumps([*pod.past_boots]) if pod.incarnation else "",
+        pod.newest_version,
         int(rule.may_register),
         rule.lease_ttl_s,
         rule.settle_ms,
@@ -334,20 +336,26 @@ async def heartbeat(
             return Unregistered({reply[i]: reply[i + 1] for i in range(0, len(reply), 2)})
         case "superseded":
             return PodSuperseded(int(reply[0]))
-    news, tier, draining, calls, again_ms, most, number, wakes = reply
+    news, tier, draining, calls, again_ms, max_concurrent, number, wakes = reply
     _wake(bus, wakes)
     return Registration(
-        bool(news), tier, bool(draining), tuple(calls.split()), int(again_ms), int(most), int(number)
+        bool(news),
+        tier,
+        bool(draining),
+        tuple(calls.split()),
+        int(again_ms),
+        int(max_concurrent),
+        int(number),
     )
 
 
 async def hearing(bus: Runner, keys: RouterKeys, *, gap_max_s: float) -> float:
-    """Say that this process hears heartbeats. Returns for how long they could be heard, in s."""
+    """Mark that this process receives heartbeats. Returns for how long they were received without a gap, in s."""
     (heard_ms,) = await run(bus, keys, _HEARING, round(gap_max_s * 1000))
     return int(heard_ms) / 1000
 
 
 async def count_superseded(bus: Runner, keys: RouterKeys, pod: str) -> int:
-    """How often a replaced process of this pod has spoken within two minutes, this time included."""
+    """How many heartbeats replaced processes of this pod sent within two minutes, this one included."""
     (times,) = await run(bus, keys, _SUPERSEDED, pod)
     return int(times)

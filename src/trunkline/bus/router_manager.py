@@ -1,4 +1,4 @@
-"""What only the pool manager may write. Every script here carries its term and refuses an older one."""
+"""Writes that only the pool manager may make. Every script here carries its term and refuses an older one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,17 +26,17 @@ _MERCHANT = script("router_merchant")
 _CENSUS = script("router_census")
 _VERSION = script("router_version")
 
-# Pods that one run of a script looks at: about 30 µs each, so a few ms at most.
+# Pods per run of a script: about 30 µs each, so a few ms at most.
 PAGE = 100
-# A proposal has to have its row by then.
+# A proposal needs its row by then.
 PROOF_S = 5.0
 PROOFS_MAX = 500
-# As large as a script can compare.
+# The largest that a script can compare.
 MAX_INCARNATION = 2**53 - 1
 
 
 class TermLost(Exception):
-    """Somebody newer manages the pools, or the projection was lost: what was to be written was not."""
+    """A newer leader manages the pools, or the projection was lost: nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SilentPod:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPod:
-    """A pod as the cluster shows it."""
+    """A pod as Kubernetes reports it."""
 
     name: str
     uid: str
@@ -60,7 +60,7 @@ class ClusterPod:
 
 
 class LiveRow(Value, frozen=True):
-    """A live allocation on a slot, as Postgres has it. A call of '': its dial is not answered yet."""
+    """A live allocation of a slot in Postgres. A call of '': its dial is not answered yet."""
 
     id: str
     sid: str
@@ -74,8 +74,8 @@ class LiveRow(Value, frozen=True):
 
 
 class TruePod(Value, frozen=True):
-    """A pod as Postgres has it, with its live rows. `unheard_ms` -1: it never spoke. `believed`: where it looks free,
-    it is."""
+    """A pod in Postgres, with its live rows. `unheard_ms` -1: no heartbeat ever. `believed`: it counts as free where it
+    looks free."""
 
     name: str
     incarnation: str
@@ -93,7 +93,7 @@ class TruePod(Value, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """`fixed` pods were somewhere else before. `drains`: pod -> s that its drain lasts, where Postgres differs."""
+    """`fixed` pods were wrong before. `drains`: pod -> s that its drain lasts, where Postgres differs."""
 
     fixed: int
     drains: Mapping[str, int]
@@ -101,7 +101,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Allocations to ask Postgres about; `reset`: allocation -> call and pod, that an operator reset by hand."""
+    """Allocations to compare with Postgres; `reset`: allocation -> call and pod that an operator reset by hand."""
 
     ids: Sequence[str]
     reset: Mapping[str, str]
@@ -109,7 +109,7 @@ class Unproven:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipClaim:
-    """`is_taken` False: somebody newer leads. `must_rebuild`: this projection is new, and nobody has rebuilt it yet."""
+    """`is_taken` False: a newer term leads. `must_rebuild`: this projection is new and not rebuilt yet."""
 
     is_taken: bool
     epoch: str
@@ -138,12 +138,12 @@ async def census(bus: Runner, keys: RouterKeys) -> dict[str, list[str]]:
 
 
 async def set_merchant(bus: Runner, keys: RouterKeys, merchant_id: str, config: str) -> None:
-    """Make a merchant's config live that Postgres has already; '' removes it."""
+    """Publish a merchant's config that Postgres has already; '' removes it."""
     await bus.run(_MERCHANT, [keys.epoch], [keys.base, merchant_id, config])
 
 
 class Term:
-    """The manager's pen, for one term of one epoch."""
+    """The manager's writes, for one term of one epoch."""
 
     def __init__(self, bus: Runner, keys: RouterKeys, epoch: str, number: int):
         self._bus = bus
@@ -152,7 +152,7 @@ class Term:
         self.number = number
 
     async def rebuilt(self) -> None:
-        """What was known is back: whoever leads next need not do it again."""
+        """Mark the projection as rebuilt: the next leader need not do it again."""
         await self._write(_REBUILT)
 
     async def publish_tiers(self, order: Sequence[str], tiers: Mapping[str, str]) -> bool:
@@ -163,12 +163,12 @@ class Term:
     async def remove(
         self, pod: str, *, heard_ms: str = "", oldest: int = 0, newest: int = MAX_INCARNATION
     ) -> bool:
-        """False: it is another process by now, or it spoke. 0 is the incarnation of one that Postgres never knew."""
+        """False: it is another process by now, or sent a heartbeat. 0 is the incarnation of a pod not in Postgres."""
         done, *_ = await self._write(_REMOVE, pod, heard_ms, oldest, newest)
         return bool(done == 1)
 
     async def put(self, pods: Sequence[TruePod], *, lease_ttl_s: int) -> Put:
-        """Pods where Postgres says that they belong. At most `PAGE` at once."""
+        """Make pods what Postgres has. At most `PAGE` at once."""
         _, fixed, wakes, *drains = await self._write(
             _PODS, lease_ttl_s, *(msgspec.json.encode(pod).decode() for pod in pods)
         )
@@ -183,9 +183,9 @@ class Term:
     async def prove(
         self, live: Sequence[LiveRow], others: Sequence[str], reset: Sequence[str], *, lease_ttl_s: int
     ) -> int:
-        """How many proposals were taken back."""
-        words = (msgspec.json.encode(part).decode() for part in (live, others, reset))
-        _, wakes, given_back = await self._write(_PROVE, lease_ttl_s, *words)
+        """Returns how many proposals were taken back."""
+        documents = (msgspec.json.encode(part).decode() for part in (live, others, reset))
+        _, wakes, given_back = await self._write(_PROVE, lease_ttl_s, *documents)
         if wakes:
             self._bus.wake_dialers()
         return int(given_back)
@@ -195,18 +195,18 @@ class Term:
         await self._write(_VERSION, version)
 
     async def bury(self, ended: Mapping[str, int]) -> None:
-        """Tombstones: call -> s that are left of it."""
+        """Tombstones: call -> its remaining s."""
         if ended:
             await self._write(_ENDED, *(part for call in ended.items() for part in call))
 
     async def merchant_edits(self) -> str:
-        """How many edits by the API there were. To be asked before Postgres is."""
+        """How many edits the API has made. To be read before Postgres is."""
         _, edits = await self._write(_MERCHANTS, "?")
         return str(edits)
 
     async def merchants(self, truth: Mapping[str, str], edits: str) -> dict[str, str] | None:
-        """Make them live; returns what was changed by hand: merchant -> JSON, '' if it was removed. None if somebody
-        has edited one since `edits` were counted: the truth is no longer that, and nothing was done."""
+        """Publish them; returns what was changed by hand: merchant -> JSON, '' if it was removed. None if the API has
+        made another edit since `edits` were counted: `truth` is out of date, and nothing was done."""
         done, _, *flat = await self._write(
             _MERCHANTS, edits, *(part for each in truth.items() for part in each)
         )

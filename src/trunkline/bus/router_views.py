@@ -1,4 +1,4 @@
-"""Looking at the router's pods and calls, and draining a pod."""
+"""Views of the router's pods and calls, and draining a pod."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ class PodView:
     ip: str = ""
     port: int = 0
     version: str = ""
-    # The number of its process. 0 in lists, and of one that Postgres has not registered.
+    # The number of its process. 0 in lists, and for one that Postgres has not registered.
     incarnation: int = 0
-    # Calls that are over and whose handlers do not end, and those that it is about to give to other pods.
+    # Ended calls whose handlers hang, and those that it is about to hand over to other pods.
     hanging: tuple[str, ...] = ()
     handing_over: tuple[str, ...] = ()
 
@@ -39,13 +39,13 @@ class RouterCall:
     source_pool: str
     merchant_id: str
     allocated_at_s: int
-    # '' of a record that was restored from a heartbeat.
+    # '' for a record that was restored from a heartbeat.
     allocation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCount:
-    """`room` is how many calls the pool could take now, `kept` how many slots are kept for dials."""
+    """`room` is how many calls the pool could take now, `kept` how many slots are reserved for dials."""
 
     tier: str
     is_shared: bool
@@ -73,7 +73,7 @@ class Drained:
 
 
 async def drain(bus: Runner, keys: RouterKeys, pod: str, ttl_s: int) -> Drained | None:
-    """Keep new calls away for `ttl_s`; 0 lets them come again. None: there is no such pod."""
+    """Keep new calls away for `ttl_s`; 0 ends the drain. None: there is no such pod."""
     reply = await run(bus, keys, _DRAIN, pod, ttl_s)
     if not reply:
         return None
@@ -84,7 +84,7 @@ async def drain(bus: Runner, keys: RouterKeys, pod: str, ttl_s: int) -> Drained 
 
 
 async def reset(bus: Runner, keys: RouterKeys, pod: str, tombstone_s: int) -> str | None:
-    """Free a pod by hand; its status afterwards. None: it is not known here."""
+    """Free a pod by hand; its status afterwards. None: Valkey does not have it."""
     reply = await run(bus, keys, _RESET, pod, tombstone_s)
     if not reply:
         return None

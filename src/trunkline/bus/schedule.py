@@ -18,17 +18,17 @@ _MATCH = script("match")
 _GIVE_BACK = script("give_back")
 _MEND_FLOWS = script("mend_flows")
 
-# A million overdue leads are all inside the horizon; this many of a flow are here, the rest stay in Postgres.
+# A million overdue leads are all inside the horizon; Valkey has this many of a flow, the others stay in Postgres.
 FLOW_CAP = 1000
-# What is due later than this stays in Postgres until the loader brings it.
+# Leads that are due later than this stay in Postgres until the loader adds them.
 HORIZON_S = 15 * 60.0
-# A match blocks Valkey for its time: 0.1 ms for a grant, under 1 ms for sixteen with as many becoming due.
+# A match blocks Valkey for its time: 0.1 ms for a grant, under 1 ms for 16 with as many becoming due.
 BECOME_DUE_MAX = 64
-# Looking at a flow takes 6 µs: Valkey does nothing else meanwhile.
-MENDED_AT_ONCE = 50
-# What a flow waits for that the end of any call may bring.
+# Checking a flow takes 6 µs: Valkey does nothing else meanwhile.
+FLOWS_PER_MEND = 50
+# The subject of a parked flow that the end of any call may unpark.
 ANY_RELEASE = "any"
-# What numbers rest for that may be over before its time, when an account is changed.
+# The subject of a rest that may end before its time, when an account is changed.
 COOLDOWN = "cooldown"
 
 
@@ -36,12 +36,12 @@ class Match(Value, frozen=True):
     grants: tuple[Grant, ...]
     # Leads whose window closed before their turn came, with their versions: Postgres gives them a new due time.
     closed: tuple[tuple[UUID, int], ...]
-    # Until something happens by itself: 0 for more work now, None for nothing at all.
+    # Until the next event without a wakeup: 0 for more work now, None for none at all.
     next_in_s: float | None
 
 
 class GrantReturn(StrEnum):
-    """What becomes of a grant that came to nothing. `give_back.lua` says what each means."""
+    """What happens to a refused grant. `give_back.lua` says what each means."""
 
     AGAIN = "again"
     FORGET = "forget"
@@ -54,15 +54,15 @@ class GrantReturn(StrEnum):
 class GiveBack(Value, frozen=True):
     attempt_id: UUID
     how: GrantReturn
-    # By Postgres' clock; 0 is now, and below it that many ms from now: nobody's own clock comes into it.
+    # By Postgres's clock; 0 is now, and a negative value that many ms from now: no process's clock counts.
     until_ms: int = 0
-    # The attempt that the person is being called with, for BEHIND.
+    # The attempt that calls the person, for BEHIND.
     behind: UUID | None = None
-    # For PARK: the end of any call wakes it too, because what it lacks is what calls have.
+    # For PARK: the end of any call unparks it too, because it frees what the flow lacks.
     until_a_release: bool = False
-    # Whether the lead has to wait until then. False: we failed, and its lateness goes on.
+    # Whether the lead has to wait until then. False: the platform failed, and its lateness keeps counting.
     is_wait: bool = False
-    # For REST and REST_ALL: the carrier refuses it, and Postgres may say at any time that this is over.
+    # For REST and REST_ALL: a cooldown, which Postgres may end at any time.
     is_cooldown: bool = False
 
     @property
@@ -81,7 +81,13 @@ async def add(
     bus: Bus, entries: Iterable[Entry], *, clock_offset_ms: int | None = None, cap: int = FLOW_CAP
 ) -> int:
     """Schedule those that are due within the horizon; returns how many were new to Valkey or moved."""
-    args: list[Word] = [bus.projection, bus.known, _offset(clock_offset_ms), cap, int(HORIZON_S * 1000)]
+    args: list[Word] = [
+        bus.projection,
+        bus.epoch_argument,
+        _offset(clock_offset_ms),
+        cap,
+        int(HORIZON_S * 1000),
+    ]
     head = len(args)
     for entry in entries:
         args += _record(entry)
@@ -105,7 +111,7 @@ def _record(entry: Entry) -> tuple[str | int, ...]:
 
 
 def _offset(ms: int | None) -> int | str:
-    """Unmeasured: the script takes what the last match was told."""
+    """Unmeasured: the script uses the offset of the last match."""
     return "" if ms is None else ms
 
 
@@ -120,12 +126,18 @@ async def match(
     without_agents: Iterable[str] = (),
     without_accounts: Iterable[tuple[str, str]] = (),
 ) -> Match:
-    """Pair leads that are due, or will be within `ahead_ms`, with free channels, one attempt id for each. What falls
-    due within `gather_ms` after this is left for one match together: the next moment is not sooner for it. `agents`:
-    how many are free for dials, by tier, and under `*` those that every merchant falls back to; None: do not ask.
-    `without_agents`: carriers whose calls need none of ours. `without_accounts`: nothing for these (carrier, account)
-    now."""
-    args: list[Word] = [bus.projection, bus.known, clock_offset_ms, BECOME_DUE_MAX, ahead_ms, gather_ms]
+    """Pair leads that are due, or will be within `ahead_ms`, with free channels, one attempt id for each. Leads that
+    fall due within `gather_ms` after this share the next match: it is not called earlier for one of them. `agents`: how
+    many are free for dials, by tier, and under `*` the fallback of every merchant; None: no bound. `without_agents`:
+    carriers whose calls need none of ours. `without_accounts`: no grants for these (carrier, account)."""
+    args: list[Word] = [
+        bus.projection,
+        bus.epoch_argument,
+        clock_offset_ms,
+        BECOME_DUE_MAX,
+        ahead_ms,
+        gather_ms,
+    ]
     args.append(
         ",".join(f"{tier}={max(0, free)}" for tier, free in agents.items()) if agents is not None else ""
     )
@@ -157,8 +169,8 @@ def _grant(fields: Sequence[str]) -> Grant:
 
 
 async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int | None = None) -> int:
-    """Free the channels of unused grants and do with their leads what each says."""
-    args: list[Word] = [bus.projection, bus.known, _offset(clock_offset_ms)]
+    """Free the channels of unused grants, and treat their leads as each `how` says."""
+    args: list[Word] = [bus.projection, bus.epoch_argument, _offset(clock_offset_ms)]
     head = len(args)
     for grant in unused:
         args += (str(grant.attempt_id), grant.how.value, grant.until_ms, grant.subject, int(grant.is_wait))
@@ -167,81 +179,83 @@ async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: in
     return int(await bus.run(_GIVE_BACK, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
 
 
-async def known(bus: Bus) -> int:
-    """How many leads are here, wherever."""
+async def lead_count(bus: Bus) -> int:
+    """How many leads Valkey has."""
     return int(await bus.read(bus.client.hlen(bus.projection.leads)))
 
 
 async def partial_flows(bus: Bus) -> set[Flow]:
-    """Flows that have more leads in Postgres than here."""
+    """Flows that have more leads in Postgres than in Valkey."""
     names: set[str] = await bus.read(bus.client.smembers(bus.projection.partial))
     return {Flow.parse(name) for name in names}
 
 
-async def forget_partial(bus: Bus, flows: Iterable[Flow]) -> None:
-    """They are about to be refilled. Whatever has no room then marks them anew."""
+async def unmark_partial(bus: Bus, flows: Iterable[Flow]) -> None:
+    """They are about to be refilled. A lead that finds no room after that marks its flow again."""
     if names := [str(flow) for flow in flows]:
         await bus.read(bus.client.srem(bus.projection.partial, *names))
 
 
-async def note_partial(bus: Bus, flow: Flow) -> None:
+async def mark_partial(bus: Bus, flow: Flow) -> None:
     await bus.read(bus.client.sadd(bus.projection.partial, str(flow)))
 
 
 class FlowCheck(Value, frozen=True):
-    """What the loader finds of the leads of a flow."""
+    """The leads of a flow, compared with Valkey."""
 
-    # Not here, only in an older version, or not where their records say: a key was lost. A hint: adding decides.
+    # Not in Valkey, only in an older version, or not where their records say: a key was lost. A hint: adding decides.
     missing: list[Entry]
     # Other flows that some of them wait in: they have moved to their next pool.
     elsewhere: frozenset[str]
 
 
-async def look(bus: Bus, entries: Sequence[Entry]) -> FlowCheck:
+async def compare(bus: Bus, entries: Sequence[Entry]) -> FlowCheck:
     if not entries:
         return FlowCheck([], frozenset())
     ids = [str(entry.lead_id) for entry in entries]
     records: list[str | None] = await bus.read(bus.client.hmget(bus.projection.leads, ids))
-    places = {each: _Place.read(record) for each, record in zip(ids, records, strict=True) if record}
-    astray = await _astray(bus, places)
+    positions = {
+        each: _LeadPosition.read(record) for each, record in zip(ids, records, strict=True) if record
+    }
+    displaced = await _displaced(bus, positions)
     missing = [
         entry
         for entry, lead_id in zip(entries, ids, strict=True)
-        if lead_id not in places or places[lead_id].version < entry.version or lead_id in astray
+        if lead_id not in positions or positions[lead_id].version < entry.version or lead_id in displaced
     ]
-    flows = {place.flow for place in places.values()}
+    flows = {position.flow for position in positions.values()}
     return FlowCheck(missing, frozenset(flows - {str(entries[0].flow)}))
 
 
-class _Place(Value, frozen=True):
-    """Of a lead's record: where it should be."""
+class _LeadPosition(Value, frozen=True):
+    """Where a lead's record says that it is."""
 
     version: int
-    place: str
+    position: str
     flow: str
     is_moving: bool
 
     @classmethod
-    def read(cls, record: str) -> "_Place":
-        version, place, flow, _, _, _, _, _, move_at, *_ = record.split("|")
-        return cls(int(version), place, flow, move_at != "0")
+    def read(cls, record: str) -> "_LeadPosition":
+        version, position, flow, _, _, _, _, _, move_at, *_ = record.split("|")
+        return cls(int(version), position, flow, move_at != "0")
 
     @property
     def is_granted(self) -> bool:
-        return self.place == "g"
+        return self.position == "g"
 
 
-async def _astray(bus: Bus, places: Mapping[str, _Place]) -> set[str]:
-    """Leads that are not where they should be. Of queues it is enough to count their members, which are theirs alone: a
-    key is lost as a whole."""
+async def _displaced(bus: Bus, positions: Mapping[str, _LeadPosition]) -> set[str]:
+    """Leads that are not where their records say. Counting the members of a queue is enough, since they are its alone:
+    a key is lost as a whole."""
     queues = {
-        each: bus.projection.queue(place.flow, place.place)
-        for each, place in places.items()
-        if not place.is_granted
+        each: bus.projection.queue(position.flow, position.position)
+        for each, position in positions.items()
+        if not position.is_granted
     }
     named = Counter(queues.values())
-    moving = [each for each, place in places.items() if place.is_moving]
-    granted = [each for each, place in places.items() if place.is_granted]
+    moving = [each for each, position in positions.items() if position.is_moving]
+    granted = [each for each, position in positions.items() if position.is_granted]
     pipeline = bus.client.pipeline(transaction=False)
     for queue in named:
         pipeline.zcard(queue)
@@ -249,27 +263,27 @@ async def _astray(bus: Bus, places: Mapping[str, _Place]) -> set[str]:
         pipeline.zmscore(bus.projection.moves, moving)
     if granted:
         pipeline.hvals(bus.projection.holders)
-    found = await bus.read(pipeline.execute()) if places else []
-    short = {queue for queue, count in zip(named, found, strict=False) if count < named[queue]}
-    astray = {each for each, queue in queues.items() if queue in short}
+    replies = await bus.read(pipeline.execute()) if positions else []
+    short = {queue for queue, count in zip(named, replies, strict=False) if count < named[queue]}
+    displaced = {each for each, queue in queues.items() if queue in short}
     if moving:
-        astray |= {each for each, score in zip(moving, found[len(named)], strict=True) if score is None}
+        displaced |= {each for each, score in zip(moving, replies[len(named)], strict=True) if score is None}
     if granted:
-        astray |= set(granted) - {held.split("|")[2] for held in found[-1]}
-    return astray
+        displaced |= set(granted) - {held.split("|")[2] for held in replies[-1]}
+    return displaced
 
 
 async def mend(bus: Bus, flows: Sequence[str]) -> int:
-    """Put right what follows from the queues of these flows, where a key was lost; how much that was."""
+    """Repair the keys that follow from the queues of these flows, where one was lost; returns how many."""
     mended = 0
-    for first in range(0, len(flows), MENDED_AT_ONCE):
-        args: list[Word] = [bus.projection, bus.known, *flows[first : first + MENDED_AT_ONCE]]
+    for first in range(0, len(flows), FLOWS_PER_MEND):
+        args: list[Word] = [bus.projection, bus.epoch_argument, *flows[first : first + FLOWS_PER_MEND]]
         mended += int(await bus.run(_MEND_FLOWS, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
     return mended
 
 
 async def sizes(bus: Bus, flows: Sequence[Flow], *, before_ms: int | None = None) -> list[int]:
-    """How many leads of each flow are here, waiting, or scheduled before that moment of Postgres' clock."""
+    """How many leads of each flow wait, or are scheduled before that time of Postgres's clock."""
     if not flows:
         return []
     pipeline = bus.client.pipeline(transaction=False)

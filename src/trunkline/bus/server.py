@@ -1,8 +1,8 @@
-"""One Valkey server: batches of commands over connections that are kept between two of them.
+"""One Valkey server: batches of commands over connections that stay open between them.
 
 hiredis packs the commands and parses the replies; redis-py reads the URL and makes the TLS context. Between them is one
-`asyncio.Protocol`: a batch is one write, one time limit and as many replies. The measurement behind this, and the
-clients that were measured beside it, are in docs/decisions/0007-bus.md.
+`asyncio.Protocol`: a batch is one write, one time limit and as many replies. The measurement behind this, and the other
+clients that were measured, are in docs/decisions/0007-bus.md.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Command = Iterable[Any]
 
 class ServerRunId:
     """Stands in a command for the run id of the server that gets it, behind a prefix. A connection never outlives the
-    process at its other end, so the id that was read when it was opened holds for every command on it. A script that
+    process at its other end, so the id that was read when it was opened is valid for every command on it. A script that
     reads it itself (INFO) costs 17 % more."""
 
     __slots__ = ("_prefix",)
@@ -60,8 +60,8 @@ class Server:
         return reply
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send them together; their replies in the same order, errors of the server among them. Whatever else goes
-        wrong ends the connection: a reply that comes late must not be taken for that of another command."""
+        """Send them together; returns their replies in the same order, errors of the server among them. Any other
+        failure closes the connection: a late reply must not be taken for that of another command."""
         connection = self._take()
         self._exchanges += 1
         try:
@@ -73,7 +73,7 @@ class Server:
         except TimeoutError:
             raise NoAnswer(f"no answer within {self._timeout_s:g} s") from None
         else:
-            # After a refusal the run id is read anew, on another connection: the server may be another process.
+            # After a refusal the run id is read again, on another connection: the server may be another process.
             if not any(isinstance(reply, Exception) and str(reply).startswith("EPOCH") for reply in replies):
                 self._in_use.discard(connection)
                 self._idle.append(connection)
@@ -86,14 +86,14 @@ class Server:
                 connection.abort()
 
     async def close(self) -> None:
-        """End the connections, those in use too. The next exchange opens another one."""
+        """Close the connections, those in use too. The next exchange opens another one."""
         for connection in (*self._idle, *self._in_use):
             connection.abort()
         self._idle.clear()
         await asyncio.sleep(0)  # sockets are closed in the next turn of the loop
 
     def _take(self) -> "_Connection | None":
-        """An open connection that nobody uses, or None if one may be opened."""
+        """An open idle connection, or None if one may be opened."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -131,7 +131,7 @@ class _Connection(asyncio.Protocol):
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        if self._complete is None:  # nobody asked: what it is a reply to cannot be known
+        if self._complete is None:  # no command is pending, so the data belongs to none
             self.abort()
             return
         try:
@@ -166,15 +166,15 @@ class _Connection(asyncio.Protocol):
         return complete
 
     async def greet(self, commands: Sequence[Command]) -> None:
-        """Send what the URL asks for, and read the run id."""
+        """Send the commands that follow from the URL, and read the run id."""
         *done, info = await self.exchange([*commands, ("INFO", "server")])
         for reply in (*done, info):
             if isinstance(reply, Exception):
                 raise reply
-        found = _RUN_ID.search(info)
-        if found is None:
+        match = _RUN_ID.search(info)
+        if match is None:
             raise InvalidResponse("the server does not tell its run id: INFO server has no run_id")
-        self.run_id = found[1]
+        self.run_id = match[1]
 
     def abort(self) -> None:
         self.is_open = False

@@ -1,5 +1,5 @@
-"""Shows the share of abandoned calls as a metric: the counters of calls begin anew with each process, and cannot say
-what it was over 30 days."""
+"""Exports the share of abandoned calls as a metric: the counters of calls restart with each process, and cannot give it
+over 30 days."""
 
 from trunkline.loops.base import Loop
 from trunkline.store import abandonment
@@ -22,7 +22,7 @@ class AbandonmentGauges(Loop):
             measured = await abandonment.measured_by_tenant(conn, PLATFORM)
         spans = {"10m": measured.last_10m, "24h": measured.last_24h, "30d": measured.last_30d}
         shares = {span: counted.abandoned_share for span, counted in spans.items()}
-        # No share of nobody: a span in which no person answered has none.
+        # A span in which no person answered has no share.
         metrics.set_exactly(
             metrics.ABANDONED_SHARE, {span: share for span, share in shares.items() if share is not None}
         )

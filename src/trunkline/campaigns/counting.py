@@ -1,7 +1,7 @@
-"""Folds what is kept of campaigns: where their leads are, and what became of their calls.
+"""Folds the counts of campaigns: the states of their leads, and the outcomes of their calls.
 
-Whoever moves leads or settles calls writes down what changed, and nothing else. Without this loop the counts would stay
-right, and take longer to read with every call.
+A transaction that moves leads or settles calls only inserts the change. Without this loop the counts would stay right,
+and take longer to read with every call.
 """
 
 from trunkline.loops.base import Loop

@@ -1,7 +1,7 @@
-"""When a campaign will have called everybody, if it goes on as it did in the last ten minutes, or since it runs. Pure.
+"""When a campaign will have called all leads, at the pace of the last ten minutes, or since it runs. Pure.
 
-The work that is left takes its time only while its windows are open: nights and holidays are added. It is an estimate,
-and says nothing where nothing has happened yet.
+The remaining work takes its time only while its windows are open: nights and holidays are added. It is an estimate, and
+is absent where nothing has happened yet.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 
 from trunkline.leads.windows import WindowRule, next_opening
 
-LATELY_S = 600.0
-# Windows are walked through one after the other. After so many it is further away than anybody plans.
+RECENT_S = 600.0
+# The estimate walks over windows one by one. After this many it is further away than anybody plans.
 OPENINGS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
 class DialPace:
-    """Leads that ended lately, and since when that is known."""
+    """Leads that ended recently, and the period in which they did."""
 
     ended: int
     over_s: float
@@ -27,14 +27,14 @@ class DialPace:
 
 
 def pace(ended: int, since: datetime | None, now: datetime) -> DialPace:
-    """A campaign that has just begun, or runs again, is judged by the time that has passed since, at least a second.
-    Without such a moment (it does not run) by the ten minutes."""
-    passed_s = (now - since).total_seconds() if since else LATELY_S
-    return DialPace(ended, max(1.0, min(LATELY_S, passed_s)))
+    """A campaign that has just begun or resumed is measured over the time since then, at least a second. One that does
+    not run is measured over ten minutes."""
+    passed_s = (now - since).total_seconds() if since else RECENT_S
+    return DialPace(ended, max(1.0, min(RECENT_S, passed_s)))
 
 
 def ends_at(left: int, per_s: float, now: datetime, rules: tuple[WindowRule, ...]) -> datetime | None:
-    """None: nobody can tell."""
+    """None: it cannot be estimated."""
     if left == 0:
         return now
     if per_s <= 0:

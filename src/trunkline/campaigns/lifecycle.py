@@ -1,7 +1,7 @@
 """Starting, pausing, resuming and stopping a campaign.
 
-What holds a campaign back is a stop in `controls`, set by its merchant's level: the dialers hear of it within a second,
-and the intent looks at it too. So a draft is held back from its first lead on, and a pause needs nothing more.
+A stop in `controls`, set at the merchant's level, holds a campaign: the dialers read it within a second, and the intent
+checks it too. So a draft is held from its first lead on, and a pause needs nothing more.
 """
 
 from datetime import datetime
@@ -13,18 +13,18 @@ from trunkline.store.campaigns import Campaign
 from trunkline.store.controls import Level, NewStop, Scope
 from trunkline.store.database import Connection
 
-# COMPLETED: it runs, and nobody of its leads is left to call. It holds nobody back: whoever is added is called.
+# COMPLETED: it runs, and none of its leads is left to call. It has no stop: added leads are called.
 Status = Literal["DRAFT", "RUNNING", "PAUSED", "COMPLETED", "STOPPING", "STOPPED"]
-Act = Literal["start", "pause", "resume", "stop"]
+Action = Literal["start", "pause", "resume", "stop"]
 
-# From which states each act leads somewhere, and where it has led already.
-FROM: dict[Act, frozenset[str]] = {
+# The states from which each action moves on, and those in which it is done already.
+FROM: dict[Action, frozenset[str]] = {
     "start": frozenset({"DRAFT"}),
     "pause": frozenset({"RUNNING", "COMPLETED"}),
     "resume": frozenset({"PAUSED"}),
     "stop": frozenset({"DRAFT", "RUNNING", "PAUSED", "COMPLETED"}),
 }
-DONE: dict[Act, frozenset[str]] = {
+DONE: dict[Action, frozenset[str]] = {
     "start": frozenset({"RUNNING", "COMPLETED"}),
     "pause": frozenset({"PAUSED"}),
     "resume": frozenset({"RUNNING", "COMPLETED"}),
@@ -35,7 +35,7 @@ DONE: dict[Act, frozenset[str]] = {
 async def hold(
     tx: Connection, campaign: Campaign, by: str, reason: str, until: datetime | None = None
 ) -> None:
-    """Nobody of it is called, until that moment or until it is let go."""
+    """None of its leads is called until then, or until it is released."""
     subject = campaign_subject(campaign.merchant_id, campaign.id)
     await controls.stop(
         tx,
@@ -51,7 +51,7 @@ async def let_go(tx: Connection, campaign: Campaign, by: str, reason: str, ramp_
 
 
 async def run(tx: Connection, campaign: Campaign, by: str, *, ramp_s: int) -> Campaign:
-    """Start or resume. Before its start it is held until then."""
+    """Start or resume. Before its start time it is held until then."""
     if campaign.starts_at is not None and campaign.starts_at > campaign.now:
         await hold(tx, campaign, by, "not before its start", campaign.starts_at)
     else:
@@ -65,6 +65,6 @@ async def pause(tx: Connection, campaign: Campaign, by: str, reason: str) -> Cam
 
 
 async def stop(tx: Connection, campaign: Campaign, by: str, reason: str, *, hang_up: bool) -> Campaign:
-    """From now on nobody is called; the keeper ends its leads."""
+    """From now on none of its leads is called; the keeper ends them."""
     await hold(tx, campaign, by, reason)
     return await campaigns.move(tx, campaign.id, "STOPPING", reason=reason, hang_up=hang_up)

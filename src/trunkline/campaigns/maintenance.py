@@ -1,8 +1,8 @@
-"""The keeper: what follows for the leads of campaigns from a change of their campaign, page by page, and for a campaign
-from its leads: when none is left to call, it is completed.
+"""The keeper: applies a change of a campaign to its leads, page by page, and completes a campaign when none of its
+leads is left to call.
 
-A campaign has a million leads, so nothing here happens in the request that asked for it. Each page is a transaction of
-its own, under the campaign's lock; a process that dies leaves a campaign that is still unsettled, and another goes on.
+A campaign has a million leads, so the request itself does none of this. Each page is a transaction of its own, under
+the campaign's lock; a process that dies leaves a campaign that is still unsettled, and another goes on.
 """
 
 from uuid import UUID
@@ -30,13 +30,13 @@ class CampaignKeeper(Loop):
 
     async def run_once(self) -> int:
         async with self._database.connection() as conn:
-            found = await campaigns.unsettled(conn, limit=CAMPAIGNS_MAX)
-        for campaign_id in found:
-            while await self._keep(campaign_id) and not self.stopping:
+            campaign_ids = await campaigns.unsettled(conn, limit=CAMPAIGNS_MAX)
+        for campaign_id in campaign_ids:
+            while await self._settle(campaign_id) and not self.stopping:
                 pass
-        return len(found)
+        return len(campaign_ids)
 
-    async def _keep(self, campaign_id: UUID) -> bool:
+    async def _settle(self, campaign_id: UUID) -> bool:
         """Whether there is more to do at once."""
         async with self._database.transaction() as tx:
             campaign = await campaigns.claim(tx, campaign_id)
@@ -58,15 +58,15 @@ class CampaignKeeper(Loop):
             return campaign.given != campaign.gives and await self._give(tx, campaign)
 
     async def _end_leads(self, tx: Connection, campaign: Campaign) -> bool:
-        found = await campaigns.waiting(tx, campaign, limit=self._page)
-        if not found:
+        lead_ids = await campaigns.waiting(tx, campaign, limit=self._page)
+        if not lead_ids:
             await lifecycle.let_go(tx, campaign, KEEPER, "stopped")
             await campaigns.move(tx, campaign.id, "STOPPED")
             return False
         reason = f"campaign stopped: {campaign.stop_reason}"
-        locked = await lead_edits.lock(tx, campaign.tenant, found)
+        locked = await lead_edits.lock(tx, campaign.tenant, lead_ids)
         called = [lead.id for lead in locked.values() if lead.status == LeadStatus.PROCESSING]
-        await lead_edits.abort(tx, found, reason)
+        await lead_edits.abort(tx, lead_ids, reason)
         if called:
             await lead_edits.request_cancel(tx, called, reason, hang_up=campaign.stop_hangs_up)
         return True

@@ -1,11 +1,11 @@
-"""The dry run: what a campaign would do, in simulated time, before anybody is called. Pure, and without a database.
+"""The dry run: what a campaign would do, in simulated time, before any call. Pure, and without a database.
 
 Leads that may be called at the same times, with the same priority and attempts left, are counted and not followed one
 by one. Time goes in steps of a minute, and from a closed window to the next opening in one step. In each step as many
 calls start as pace, channels and the day's limit allow, by priority and then by due time; a fixed share of them is
-answered, and the others come back as the retry rules say. Nothing is random: the same file gives the same plan.
+answered, and the others retry as the rules say. Nothing is random: the same file gives the same plan.
 
-What only the real world knows is not simulated: pre-checks, recent contacts, other campaigns on the same channels.
+The simulation leaves out pre-checks, recent contacts and other campaigns on the same channels.
 """
 
 import heapq
@@ -28,7 +28,7 @@ SAMPLES_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What the world is taken to be like."""
+    """The assumptions of the simulation."""
 
     starts_at: datetime
     ends_at: datetime | None = None
@@ -68,7 +68,7 @@ class Plan:
     by_hour: dict[datetime, Hour] = field(default_factory=dict)
     not_called: Counter[str] = field(default_factory=Counter)
     samples: list[PlanRefusal] = field(default_factory=list)
-    # In how many minutes each bound was the one that held back calls that were due and allowed.
+    # In how many minutes each bound held back calls that were due and allowed.
     held_back_by: Counter[str] = field(default_factory=Counter)
 
     def refuse(self, refusal: PlanRefusal) -> None:
@@ -79,7 +79,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _Cohort:
-    """People who are at the same point: so many, in their k-th attempt, called before at these times."""
+    """Leads in the same state: how many, in their k-th attempt, called before at these times."""
 
     count: int
     attempt: int
@@ -147,7 +147,7 @@ class Simulation:
         self._wait(group, max(lead.wanted_at or self._world.starts_at, self._world.starts_at), _Cohort(1, 1))
 
     def _wait(self, group: _Group, due: datetime, cohort: _Cohort) -> None:
-        """Cohorts that are due at the same time and alike are one."""
+        """Cohorts that are due at the same time and alike are merged."""
         if group.waiting and cohort.attempt == 1:
             last = group.waiting[-1]
             if last[0] == due and last[2].attempt == 1:
@@ -157,24 +157,24 @@ class Simulation:
         heapq.heappush(group.waiting, (due, self._made, cohort))
 
     def _next(self, at: datetime) -> datetime | None:
-        """The next moment at which somebody is due and may be called."""
+        """The next time at which a lead is due and may be called."""
         moments = (
             group.open_at(max(at, group.waiting[0][0])) for group in self._groups.values() if group.waiting
         )
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _step(self, now: datetime) -> None:
-        room, bound = self._room(now)
+        capacity, bound = self._capacity(now)
         for group in sorted(self._due(now), key=lambda group: (group.priority, group.waiting[0][0])):
-            while room > 0 and group.waiting and group.waiting[0][0] <= now:
+            while capacity > 0 and group.waiting and group.waiting[0][0] <= now:
                 due, nth, cohort = heapq.heappop(group.waiting)
-                started = min(cohort.count, room)
-                room -= started
+                started = min(cohort.count, capacity)
+                capacity -= started
                 if cohort.count > started:
                     left = _Cohort(cohort.count - started, cohort.attempt, cohort.called_at)
                     heapq.heappush(group.waiting, (due, nth, left))
                 self._call(now, group, cohort, started)
-        if room == 0 and any(True for _ in self._due(now)):
+        if capacity == 0 and any(True for _ in self._due(now)):
             self.plan.held_back_by[bound] += 1
 
     def _due(self, now: datetime) -> Iterator[_Group]:
@@ -182,8 +182,8 @@ class Simulation:
             if group.waiting and group.waiting[0][0] <= now and group.open_at(now) == now:
                 yield group
 
-    def _room(self, now: datetime) -> tuple[int, str]:
-        """How many calls may start in this minute, and what sets that bound."""
+    def _capacity(self, now: datetime) -> tuple[int, str]:
+        """How many calls may start in this minute, and which bound sets that."""
         world, policy = self._world, self._policy
         bounds = {"channels": world.channels * STEP_S / max(world.held_s, 1.0)}
         if policy.campaign_max_concurrent is not None:
@@ -194,12 +194,12 @@ class Simulation:
             today = now.astimezone(self._day_zone).date()
             bounds["attempts_per_day"] = policy.attempts_per_day - self._by_day[today]
         bound = min(bounds, key=lambda name: bounds[name])
-        # A pace below one a minute is one now and then.
-        whole = int(bounds[bound])
-        share = bounds[bound] - whole
+        # A pace below one a minute starts one call every few minutes.
+        starts = int(bounds[bound])
+        share = bounds[bound] - starts
         if share and int(now.timestamp() / STEP_S * share) != int((now.timestamp() / STEP_S - 1) * share):
-            whole += 1
-        return max(whole, 0), bound
+            starts += 1
+        return max(starts, 0), bound
 
     def _call(self, now: datetime, group: _Group, cohort: _Cohort, started: int) -> None:
         plan = self.plan
@@ -215,9 +215,9 @@ class Simulation:
         hour.answered += answered
         self._by_day[now.astimezone(self._day_zone).date()] += started
         if started > answered:
-            self._again(now, group, cohort, started - answered)
+            self._retry(now, group, cohort, started - answered)
 
-    def _again(self, now: datetime, group: _Group, cohort: _Cohort, count: int) -> None:
+    def _retry(self, now: datetime, group: _Group, cohort: _Cohort, count: int) -> None:
         delay_s = _delay_s(self._policy.retries, cohort.attempt)
         if cohort.attempt >= group.max_attempts or delay_s is None:
             self.plan.not_reached += count
@@ -230,7 +230,7 @@ class Simulation:
         self._wait(group, due, _Cohort(count, cohort.attempt + 1, called_at))
 
     def _count_left(self, now: datetime | None) -> None:
-        """Whoever waits when it is over was not called, or not often enough."""
+        """A lead that waits at the end was not called, or not often enough."""
         reason = "past_the_end" if self._world.ends_at else "beyond_the_horizon"
         for group in self._groups.values():
             for _, _, cohort in group.waiting:
@@ -243,7 +243,7 @@ class Simulation:
 
 
 def _delay_s(retries: Retries, attempt: int) -> float | None:
-    """After nobody answered for the k-th time. None: the rules end it there."""
+    """After the k-th unanswered call. None: the rules end the lead there."""
     rule = retries.rule(Outcome.NO_ANSWER.value, None)
     return None if rule is not None and not rule.retry else retries.delay_s(attempt, rule)
 

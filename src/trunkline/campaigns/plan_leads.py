@@ -1,4 +1,4 @@
-"""The people of a plan: from rows of a file to leads, each with the times at which it may be called. Pure."""
+"""The leads of a plan: from rows of a file to leads, each with the times at which it may be called. Pure."""
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from trunkline.leads.uploads import UploadRow
 from trunkline.leads.windows import WindowRule
 from trunkline.leads.zones import zones_of
 
-# Country code, area code, and a digit more.
+# Country code, area code, and one more digit.
 PREFIX = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalleeRules:
-    """Where somebody is, as far as rules go: the same object for all who share them, so it is compared by identity."""
+    """The rules for a callee: one object for all that share them, compared by identity."""
 
     rules: tuple[WindowRule, ...]
     limits: tuple[PersonLimit, ...]
@@ -38,7 +38,7 @@ class PlannedLead:
 
 @dataclass(frozen=True, slots=True)
 class PlanRefusal:
-    """Who will not be called, and why."""
+    """A row that will not be called, and why."""
 
     row: int
     reason: str
@@ -47,7 +47,7 @@ class PlanRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What a row does not say itself."""
+    """Defaults for the fields that a row leaves out."""
 
     region: str | None = None
     priority: int = 50
@@ -55,7 +55,7 @@ class Usual:
 
 
 class People:
-    """Rows one by one. A phone that came before is a duplicate."""
+    """Converts rows one by one. A phone that came before is a duplicate."""
 
     def __init__(
         self, policy: Effective, usual: Usual, columns: Columns, do_not_call: Container[str] = frozenset()
@@ -76,15 +76,15 @@ class People:
     def _lead(self, row: UploadRow) -> PlannedLead | PlanRefusal:
         if row.error is not None or not isinstance(row.value, dict):
             return PlanRefusal(row.no, "unreadable", row.error or "The row is no object.")
-        told = {self._columns.name(str(column)): cell for column, cell in row.value.items()}
-        phone = phones.to_e164(str(told.get("phone") or ""), self._usual.region)
+        fields = {self._columns.name(str(column)): cell for column, cell in row.value.items()}
+        phone = phones.to_e164(str(fields.get("phone") or ""), self._usual.region)
         if isinstance(phone, phones.BadPhone):
             return PlanRefusal(row.no, "invalid_phone", phone.error)
         if (reason := self._refusal(phone)) is not None:
             return PlanRefusal(row.no, reason, phone)
         self._seen.add(phone)
         try:
-            return self._planned(row.no, phone, told)
+            return self._planned(row.no, phone, fields)
         except ValueError as error:
             return PlanRefusal(row.no, "invalid_row", str(error))
 
@@ -95,8 +95,8 @@ class People:
             return "do_not_call"
         return None if self._policy.permits(phone) else "destination_not_allowed"
 
-    def _planned(self, row_no: int, phone: str, told: dict[str | None, Any]) -> PlannedLead:
-        zone = told.get("timezone") or None
+    def _planned(self, row_no: int, phone: str, fields: dict[str | None, Any]) -> PlannedLead:
+        zone = fields.get("timezone") or None
         if zone is not None and zone not in self._zones:
             raise ValueError(f"there is no time zone {str(zone)[:60]!r}")
         place = self._place(phone, zone)
@@ -106,14 +106,14 @@ class People:
             row_no,
             phone,
             place,
-            _moment(told.get("scheduled_at")),
-            _number(told.get("priority"), self._usual.priority, 1, 99),
-            _number(told.get("max_attempts"), self._usual.max_attempts, 1, 20),
+            _parse_time(fields.get("scheduled_at")),
+            _number(fields.get("priority"), self._usual.priority, 1, 99),
+            _number(fields.get("max_attempts"), self._usual.max_attempts, 1, 20),
         )
 
     def _place(self, phone: str, zone: str | None) -> CalleeRules:
-        """Asked once for all numbers that begin alike and are as long: good enough for a plan, and five times as fast.
-        The dial asks for each."""
+        """Computed once for all numbers with the same prefix and length: exact enough for a plan, and five times as
+        fast. The dial computes it for each."""
         alike = (phone[:PREFIX], len(phone), zone)
         place = self._alike.get(alike)
         if place is None:
@@ -121,10 +121,10 @@ class People:
         return place
 
     def _place_of(self, phone: str, zone: str | None) -> CalleeRules:
-        """The same object for all who share their rules: most people of a campaign share a few."""
+        """One object for all callees with the same rules: most leads of a campaign share a few."""
         policy = self._policy
-        given = zone or policy.timezone
-        zones = (given,) if given else zones_of(phone) if policy.windows or policy.packs else ()
+        own_zone = zone or policy.timezone
+        zones = (own_zone,) if own_zone else zones_of(phone) if policy.windows or policy.packs else ()
         packs = tuple(pack.name for pack in policy.packs if pack.concerns(phone)) if policy.packs else ()
         place = self._places.get((zones, packs))
         if place is None:
@@ -133,7 +133,7 @@ class People:
         return place
 
 
-def _moment(text: Any) -> datetime | None:
+def _parse_time(text: Any) -> datetime | None:
     if text in (None, ""):
         return None
     moment = datetime.fromisoformat(str(text))

@@ -1,4 +1,4 @@
-"""A plan from beginning to end, as the command line and the API share it: settings and rows in, a report out. Pure."""
+"""A whole plan, as the command line and the API share it: settings and rows in, a report out. Pure."""
 
 from collections.abc import Container, Iterable, Iterator
 from datetime import datetime
@@ -61,10 +61,10 @@ class PlanSettings(Frozen):
         )
 
     def problems(self, now: datetime) -> list[PolicyProblem]:
-        found = problems(self.policy, "campaign", (), now)
+        problems_found = problems(self.policy, "campaign", (), now)
         if self.ends_at is not None and self.ends_at <= (self.starts_at or now):
-            found.append(PolicyProblem("ends_at", "The campaign ends before it starts."))
-        return found
+            problems_found.append(PolicyProblem("ends_at", "The campaign ends before it starts."))
+        return problems_found
 
 
 def reader(kind: str, columns: Columns) -> Rows:
@@ -80,11 +80,11 @@ def reader(kind: str, columns: Columns) -> Rows:
 def rows_of(blocks: Iterable[bytes], rows: Rows) -> Iterator[UploadRow]:
     """All rows of a file, or `BrokenUpload`."""
     for block in blocks:
-        yield from _few(rows.feed(block))
-    yield from _few(rows.end())
+        yield from _bounded(rows.feed(block))
+    yield from _bounded(rows.end())
 
 
-def _few(rows: Iterator[UploadRow]) -> Iterator[UploadRow]:
+def _bounded(rows: Iterator[UploadRow]) -> Iterator[UploadRow]:
     for row in rows:
         if row.no > ROWS_MAX:
             raise BrokenUpload("too_many_rows", f"A plan is made for at most {ROWS_MAX} rows.")
@@ -99,31 +99,31 @@ def plan(
     now: datetime,
     do_not_call: Container[str] = frozenset(),
 ) -> dict[str, Any]:
-    """The report. `policy` has all layers, `columns` names what the reader has not named yet."""
+    """The report. `policy` has all layers, `columns` maps the columns that the reader has not mapped yet."""
     usual = Usual(settings.default_region, settings.priority, settings.max_attempts)
     people = People(policy, usual, columns, do_not_call)
     world = settings.assumptions(now)
     return report(simulate(people.of(rows), policy, world), world)
 
 
-def report(made: Plan, world: Assumptions) -> dict[str, Any]:
+def report(plan: Plan, world: Assumptions) -> dict[str, Any]:
     return {
-        "rows": made.rows,
-        "people": made.people,
-        "calls": made.calls,
-        "answered": made.answered,
-        "not_reached": made.not_reached,
-        "not_called": dict(made.not_called),
-        "first_call_at": _text(made.first_call_at),
-        "last_call_at": _text(made.last_call_at),
-        "ends_at": _text(made.ends_at),
+        "rows": plan.rows,
+        "people": plan.people,
+        "calls": plan.calls,
+        "answered": plan.answered,
+        "not_reached": plan.not_reached,
+        "not_called": dict(plan.not_called),
+        "first_call_at": _text(plan.first_call_at),
+        "last_call_at": _text(plan.last_call_at),
+        "ends_at": _text(plan.ends_at),
         "calls_per_hour": [
             {"hour": _text(hour), "calls": each.calls, "answered": each.answered}
-            for hour, each in sorted(made.by_hour.items())
+            for hour, each in sorted(plan.by_hour.items())
         ],
-        "held_back_by": dict(made.held_back_by),
+        "held_back_by": dict(plan.held_back_by),
         "problems": [
-            {"row": each.row, "reason": each.reason, "detail": each.detail} for each in made.samples
+            {"row": each.row, "reason": each.reason, "detail": each.detail} for each in plan.samples
         ],
         "assumed": {
             "starts_at": _text(world.starts_at),

@@ -1,6 +1,6 @@
-"""Rows of a campaign's upload: whatever its columns are called, from a row to a lead of the campaign. Pure.
+"""Rows of a campaign's upload: from a row, with columns of any name, to a lead of the campaign. Pure.
 
-A person is once in a campaign. The lead's `request_id` is made from the campaign and the phone, so the key that makes
+A person is in a campaign once. The lead's `request_id` is made from the campaign and the phone, so the key that makes
 leads idempotent finds duplicates too, within a file and across files, and there is one budget of attempts per person.
 """
 
@@ -14,7 +14,7 @@ from trunkline.leads.ingest import PAYLOAD_PHONE
 from trunkline.leads.uploads import BrokenUpload, Rows, UploadRow
 from trunkline.store.campaigns import Campaign
 
-# What a row may say; everything else is part of the payload.
+# The fields of a row; all other columns are part of the payload.
 FIELDS = ("phone", "external_id", "timezone", "scheduled_at", "priority", "max_attempts", "payload")
 NUMBERS = frozenset({"priority", "max_attempts"})
 MAPPED_MAX = 100
@@ -24,7 +24,7 @@ Others: TypeAlias = Literal["payload", "ignore", "refuse"]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """By column, the field that it is. `others` says what becomes of columns that are neither mapped nor fields."""
+    """The field of each column. `others` says what to do with columns that are neither mapped nor fields."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
     others: Others = "payload"
@@ -45,18 +45,18 @@ class Columns:
 
 
 def parse_mapping(pairs: list[str], others: Others) -> Columns | str:
-    """`field:column` each. A text says what is wrong."""
-    found: dict[str, str] = {}
+    """`field:column` each. A text is the error."""
+    mapping: dict[str, str] = {}
     for pair in pairs:
         name, colon, column = pair.partition(":")
         if not colon or not column or not (name in FIELDS or name.startswith("payload.")):
             return f"{pair[:80]!r} is not field:column, with a field like phone or payload.name."
-        if column in found or name in found.values():
+        if column in mapping or name in mapping.values():
             return f"{pair[:80]!r} maps a column or a field for the second time."
-        found[column] = name
-    if len(found) > MAPPED_MAX:
+        mapping[column] = name
+    if len(mapping) > MAPPED_MAX:
         return f"At most {MAPPED_MAX} columns can be mapped."
-    return Columns(found, others)
+    return Columns(mapping, others)
 
 
 def request_id(campaign: Campaign, phone: str) -> str:
@@ -64,7 +64,7 @@ def request_id(campaign: Campaign, phone: str) -> str:
 
 
 def same_person(request_id: str) -> bytes:
-    """Of two rows with one person the second is a duplicate, whatever else it says."""
+    """Of two rows for one person the second is a duplicate, whatever its other fields are."""
     return hashlib.sha256(request_id.encode()).digest()
 
 
@@ -92,7 +92,7 @@ class CampaignRows:
             return UploadRow(row.no, None, problem.message)
 
     def _named(self, value: dict[str, Any]) -> dict[str, Any]:
-        """The row with its fields' own names. Parts of the payload are put together."""
+        """The row by field names. Parts of the payload are merged."""
         named: dict[str, Any] = {}
         payload: dict[str, Any] = {}
         for column, cell in value.items():
@@ -115,18 +115,18 @@ class CampaignRows:
         if phone is None and isinstance(named.get("payload"), dict):
             phone = named["payload"].get(PAYLOAD_PHONE)
         parsed = phones.to_e164(phone, self._region) if isinstance(phone, str) else None
-        # One that cannot be called is refused later, under a name by which it is found in the file.
-        said = str(phone if phone is not None else "")[: phones.TEXT_MAX].strip()
-        known = parsed if isinstance(parsed, str) else said or f"row-{no}"
-        usual = {
+        # `ingest` refuses a phone that cannot be called, under a name by which it is found in the file.
+        written = str(phone if phone is not None else "")[: phones.TEXT_MAX].strip()
+        name = parsed if isinstance(parsed, str) else written or f"row-{no}"
+        defaults = {
             "priority": campaign.priority,
             "max_attempts": campaign.max_attempts,
             "reporting_webhook_url": campaign.reporting_webhook_url,
         }
         own = {
-            "request_id": request_id(campaign, known),
+            "request_id": request_id(campaign, name),
             "merchant_id": campaign.merchant_id,
             "campaign_id": campaign.id,
             "pool": campaign.pool_id,
         }
-        return usual | named | own
+        return defaults | named | own

@@ -1,7 +1,7 @@
-"""A campaign's file, kept aside on disk until all of it is known to be readable: nothing is half loaded.
+"""A campaign's file, stored on disk until all of it has proven readable: no file is half loaded.
 
 Memory holds one block. The file is read twice: once as it arrives, for its encoding, its header and its syntax, and
-once for its leads. A row that is wrong in itself is no reason to refuse the others; that is told when they are loaded.
+once for its leads. A row that is wrong in itself does not refuse the others; the load reports it.
 """
 
 import codecs
@@ -28,7 +28,7 @@ class Spool:
         self.rows = 0
 
     async def take(self, blocks: AsyncIterator[bytes]) -> None:
-        """All of it, or `BrokenUpload`."""
+        """All of the file, or `BrokenUpload`."""
         turns, is_first = Turns(), True
         async for block in blocks:
             await turns.next()

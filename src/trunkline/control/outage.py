@@ -120,13 +120,13 @@ class PlatformOutage:
             return
         self._told_at_s = self._clock.boottime_s()
         with suppress(BusUnavailable):
-            await outages.note_told(self._bus, self._id)
+            await outages.mark_reported(self._bus, self._id)
 
     async def _was_told(self, outage: UUID) -> bool:
         if self._told_at_s is not None:
             return True
         try:
-            return await outages.was_told(self._bus, outage)
+            return await outages.was_reported(self._bus, outage)
         except BusUnavailable:
             return False
 

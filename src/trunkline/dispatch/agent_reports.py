@@ -1,8 +1,8 @@
 """Reports of agents on their calls.
 
-A report is written once, with what follows from it at once (somebody wants no more calls). An agent of ours reports to
-the API, and the call's mailbox is told in the same transaction. An agent that the carrier runs is reported on in the
-carrier's webhook, and kept by the fold. Either way the fold joins it with the facts, whichever comes first.
+A report is written once, together with its immediate consequence (an opt-out). An agent of ours reports to the API,
+which appends to the call's mailbox in the same transaction. For an agent that the carrier runs, the carrier's webhook
+brings the report, and the fold stores it. Either way the fold joins it with the facts, whichever comes first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,28 +21,28 @@ from trunkline.telephony.carrier import AgentReport
 
 log = get_logger(__name__)
 
-# superseded: the call was given another agent since, whose report counts.
-Taken = Literal["new", "known", "contradicted", "superseded", "no_call"]
+# superseded: the call has been assigned to another agent since, whose report counts.
+ReportResult = Literal["new", "known", "contradicted", "superseded", "no_call"]
 
 # The mailbox of a call, by its attempt.
 KIND = "call"
 _EVENT = "reported"
 
 
-async def take(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> Taken:
-    """Keep a report, once, and let the fold know. The same one again is known; another one is not taken."""
-    taken = await keep(tx, attempt_id, report, turn)
-    if taken == "new":
+async def take(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> ReportResult:
+    """Store a report, once, and wake the fold. The same report again is known; a different one is refused."""
+    result = await store(tx, attempt_id, report, turn)
+    if result == "new":
         await mailboxes.append(tx, [_event(attempt_id, turn)])
-    return taken
+    return result
 
 
-async def keep(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> Taken:
+async def store(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> ReportResult:
     call = await call_reports.context(tx, attempt_id)
     if call is None:
         return "no_call"
     if turn < call.turn:
-        # Whoever was told that somebody wants no more calls: it counts.
+        # An opt-out counts whichever agent it was said to.
         if report.opt_out:
             await _list_person(tx, call)
         return "superseded"
@@ -55,42 +55,40 @@ async def keep(tx: Connection, attempt_id: UUID, report: CallReport, turn: int =
     return "new"
 
 
-async def keep_carried(
+async def store_carried(
     tx: Connection,
     batch: Mapping[str, Sequence[Event]],
     locked: Mapping[UUID, Attempt],
     parked: list[Parked],
 ) -> list[Wanted]:
-    """The reports that came with webhooks of these calls; what is to be made of those that are new. By phone: it is the
-    order in which people are listed. A report that cannot be kept is set aside with its event, alone: the call's facts
-    do not wait for it, and somebody who wants no more calls is listed all the same."""
+    """Store the reports that came with webhooks of these calls, and return the enrichments of the new ones. Ordered by
+    phone: the order in which people are put on the do-not-call list. A report that cannot be stored is parked with its
+    event, alone: the call's facts do not wait for it, and an opt-out is listed all the same."""
     carried = [
         (each, event, report) for each in locked for event in batch[str(each)] for report in _reports(event)
     ]
-    wanted = []
-    for attempt_id, event, report in sorted(carried, key=lambda one: (locked[one[0]].phone, one[0])):
-        taken = await apart(tx, keep(tx, attempt_id, report))
-        if isinstance(taken, Exception):
-            parked.append(Parked(event.key, event.seq, f"its report cannot be kept: {type(taken).__name__}"))
-            await _keep_opt_out(tx, attempt_id, report)
+    enrichments = []
+    for attempt_id, event, report in sorted(carried, key=lambda item: (locked[item[0]].phone, item[0])):
+        result = await apart(tx, store(tx, attempt_id, report))
+        if isinstance(result, Exception):
+            parked.append(Parked(event.key, event.seq, f"its report cannot be kept: {type(result).__name__}"))
+            await _store_opt_out(tx, attempt_id, report)
             metrics.CALL_REPORTS.labels("unusable").inc()
             continue
-        metrics.CALL_REPORTS.labels(taken).inc()
-        if taken == "new":
-            source = CallSource(
-                data=dict(report.data)
-            )  # its references open to nobody but their carrier's customer
-            wanted.append(Wanted(str(attempt_id), source, locked[attempt_id].tenant, attempt_id))
-    return wanted
+        metrics.CALL_REPORTS.labels(result).inc()
+        if result == "new":
+            source = CallSource(data=dict(report.data))  # only the carrier's customer can open its references
+            enrichments.append(Wanted(str(attempt_id), source, locked[attempt_id].tenant, attempt_id))
+    return enrichments
 
 
-async def _keep_opt_out(tx: Connection, attempt_id: UUID, report: CallReport) -> None:
+async def _store_opt_out(tx: Connection, attempt_id: UUID, report: CallReport) -> None:
     if report.opt_out and (call := await call_reports.context(tx, attempt_id)):
         await _list_person(tx, call)
 
 
 def as_payload(report: AgentReport) -> dict[str, Any]:
-    """Of an event, as `keep_carried` reads it."""
+    """The payload of an event, as `store_carried` reads it."""
     return {
         "disposition": report.disposition,
         "opt_out": report.opt_out,
@@ -103,31 +101,31 @@ def as_payload(report: AgentReport) -> dict[str, Any]:
 
 def _reports(event: Event) -> Iterator[CallReport]:
     payload: Any = event.payload
-    told = payload.get("report") if isinstance(payload, dict) else None
-    if isinstance(told, dict):
+    report = payload.get("report") if isinstance(payload, dict) else None
+    if isinstance(report, dict):
         yield CallReport(
-            _text(told.get("disposition"), 100),
-            told.get("opt_out") is True,
-            read_moment(told.get("callback_at")),
-            _text(told.get("transcript_ref"), 2000),
-            _text(told.get("recording_ref"), 2000),
-            told["data"] if isinstance(told.get("data"), dict) else {},
+            _text(report.get("disposition"), 100),
+            report.get("opt_out") is True,
+            read_moment(report.get("callback_at")),
+            _text(report.get("transcript_ref"), 2000),
+            _text(report.get("recording_ref"), 2000),
+            report["data"] if isinstance(report.get("data"), dict) else {},
         )
 
 
 def _text(value: object, length_max: int) -> str | None:
-    """None for what its column would refuse: the fold is total."""
+    """None for a value that its column would refuse: the fold is total."""
     return value if isinstance(value, str) and 0 < len(value) <= length_max else None
 
 
 async def _list_person(tx: Connection, call: CallContext) -> None:
-    """The merchant calls them no more. Leads that wait for them end at their next dial."""
+    """The merchant does not call this person any more. Their waiting leads end at the next dial."""
     await do_not_call.add(
         tx, [call.person_phone], owner=call.tenant, reason="asked the agent", actor=f"call {call.attempt_id}"
     )
 
 
 def _event(attempt_id: UUID, turn: int) -> NewEvent:
-    """Only that there is a report; what it says is read under the locks of the fold."""
+    """Only says that there is a report; the fold reads its content under its locks."""
     dedupe_key = f"{_EVENT}:{turn}" if turn else _EVENT
     return NewEvent(KIND, str(attempt_id), dedupe_key, _EVENT, {"kind": _EVENT})

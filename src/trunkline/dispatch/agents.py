@@ -1,8 +1,8 @@
-"""The agent of a call: no call is dialled unless an agent is kept for it, as a channel is.
+"""The agent of a call: a call is dialled only if an agent is reserved for it, as a channel is.
 
-Whoever proposes slots (`SlotSource`) may be wrong; the intent keeps a slot under a unique index, and a call whose slot
-did not go in is not dialled. Carriers that run the agent themselves need none, and neither do leads whose agents the
-operator says are elsewhere.
+A `SlotSource` proposes slots and may be wrong; the intent reserves a slot under a unique index, and a call whose
+reservation was not inserted is not dialled. Carriers that run the agent themselves need none, and neither do leads of
+tenants with external agents.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from trunkline.value import Value
 
 
 class AgentRule(Value, frozen=True):
-    """Which calls need an agent of ours. `are_elsewhere`: none does, the platform's operator says."""
+    """Which calls need an agent of ours. `are_elsewhere`: none does, as the operator has configured."""
 
     are_elsewhere: bool = True
     carriers_without_streams: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ AGENTS_ELSEWHERE = AgentRule()
 
 class SlotSource(Protocol):
     async def room(self) -> AgentRoom | None:
-        """None: match without asking for agents, the intent will tell."""
+        """None: match without a bound on agents; the intent decides."""
         ...
 
     async def propose(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot]:
@@ -40,16 +40,16 @@ class SlotSource(Protocol):
         ...
 
     async def give_back(self, attempt_ids: Collection[UUID]) -> None:
-        """Proposals of which nothing came."""
+        """Proposals that no committed call uses."""
         ...
 
     async def conflicted(self, slots: Collection[Slot]) -> None:
-        """Postgres says that these are somebody else's, or gone: what proposed them is behind."""
+        """Postgres has given these slots to other calls, or their pods are gone: the projection lags behind."""
         ...
 
 
 class NoAgentsNeeded:
-    """The source of an installation whose agents are elsewhere."""
+    """For an installation whose agents are all external."""
 
     async def room(self) -> AgentRoom | None:
         return None

@@ -1,10 +1,10 @@
-"""From grants to calls on their way: the intent of a batch, its sends, and whatever came to nothing.
+"""From grants to calls in flight: the intent of a batch, its sends, and its refusals.
 
     grants ─► slots ─► intent ─► send
-                │ lost: written as not sent        │ refused: given back, and what was refused is blocked
-                └ to be asked about first: keeps its channel, in a task of its own, then intended again
+                │ lost: written as not sent        │ refused: given back, and the cause is blocked
+                └ needs a pre-check: keeps its channel, in a task of its own, then the intent again
 
-A batch whose lead needs a pre-check does not wait for it: the others are on their way by then.
+A batch does not wait for the pre-check of one of its leads: the other calls are in flight by then.
 """
 
 import asyncio
@@ -43,16 +43,16 @@ from trunkline.value import replace
 
 log = get_logger(__name__)
 
-# A grant is good for 3 s. Whoever has not answered by then is still listened to, without the channel.
-CHANNEL_KEPT_S = 2.0
+# A grant is valid for 3 s. A pre-check that takes longer goes on, without the channel.
+PRECHECK_WAIT_MAX_S = 2.0
 
 # The clocks of Postgres and Valkey have drifted apart, or a dialer was stopped between match and intent.
-_OF_CLOCKS = frozenset({RefusalReason.NOT_DUE, RefusalReason.STALE_GRANT})
+_CLOCK_REASONS = frozenset({RefusalReason.NOT_DUE, RefusalReason.STALE_GRANT})
 
-# Asks a tenant's own system about one lead.
-Ask = Callable[[UUID], Awaitable[PrecheckVerdict]]
-# Told of refusals that Valkey could not be told of.
-Untold = Callable[[Sequence[Refusal]], None]
+# Queries a tenant's own system about one lead.
+RunPrecheck = Callable[[UUID], Awaitable[PrecheckVerdict]]
+# Takes the refusals that did not reach Valkey.
+OnUndelivered = Callable[[Sequence[Refusal]], None]
 
 
 class Batches:
@@ -65,8 +65,8 @@ class Batches:
         identity: str,
         rules: Rules,
         offset: ClockOffset,
-        ask: Ask | None,
-        untold: Untold,
+        precheck: RunPrecheck | None,
+        on_undelivered: OnUndelivered,
         slots: SlotSource,
     ):
         self._database = database
@@ -76,47 +76,47 @@ class Batches:
         self._identity = identity
         self._rules = rules
         self._offset = offset
-        self._ask = ask
-        self._untold = untold
+        self._precheck = precheck
+        self._on_undelivered = on_undelivered
         self._slots = slots
-        self._asking: set[asyncio.Task[None]] = set()
-        # Attempts whose COMMIT was not answered, until they are written as not sent.
+        self._background_tasks: set[asyncio.Task[None]] = set()
+        # Attempts whose COMMIT got no reply, until they are written as not sent.
         self._lost: list[NewAttempt] = []
 
     @property
     def in_flight(self) -> int:
-        """Calls on their way. Leads that are asked about first are not: whoever answers them slowly would stop
-        everybody, and how many they are is bounded for each merchant."""
+        """Calls in flight. Leads in their pre-check do not count: one slow tenant's system would stop every flow, and
+        their number is bounded per merchant."""
         return self._sender.in_flight
 
     def busiest(self, calls: int) -> list[AccountName]:
-        """Accounts with so many calls on their way, or more."""
+        """Accounts with at least this many calls in flight."""
         return self._sender.busiest(calls)
 
-    async def one_is_done(self) -> None:
+    async def wait_for_one_send(self) -> None:
         await asyncio.wait(self._sender.tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    async def dial(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> int:
-        """Commit and send; the number of calls that are on their way."""
+    async def dial(self, grants: Sequence[Grant], early_tx: EarlyTransaction | None = None) -> int:
+        """Commit and send. Returns the number of calls in flight because of it."""
         try:
-            intents = await self._intend(grants, begun)
+            intents = await self._intend(grants, early_tx)
         finally:
-            if begun:
-                await begun.drop()
-        needs_precheck = [refusal for refusal in intents.refused if self._is_to_be_asked(refusal)]
-        for refusal in needs_precheck:
-            self._in_the_background(self._ask_first(refusal))
-        await self._give_back([refusal for refusal in intents.refused if refusal not in needs_precheck])
+            if early_tx:
+                await early_tx.drop()
+        to_precheck = [refusal for refusal in intents.refused if self._needs_precheck(refusal)]
+        for refusal in to_precheck:
+            self._run_in_background(self._precheck_then_intend(refusal))
+        await self._give_back([refusal for refusal in intents.refused if refusal not in to_precheck])
         return len(intents.committed)
 
     async def drain(self) -> None:
-        """Let what was begun finish: a committed dial is never cancelled."""
-        if self._asking:
-            await asyncio.wait(self._asking)
+        """Let running work finish: a committed dial is never cancelled."""
+        if self._background_tasks:
+            await asyncio.wait(self._background_tasks)
         await self._sender.drain()
 
     async def disown_lost(self) -> None:
-        """Never send what may or may not be committed: write it as not sent, and let its lead be due again."""
+        """Never send what may or may not be committed: write it as not sent, and make its lead due again."""
         lost, self._lost = self._lost, []
         if not lost:
             return
@@ -126,34 +126,34 @@ class Batches:
             self._lost += lost
             log.warning("dialer.disown_failed", attempts=len(lost), error=str(error))
             return
-        await self._tell(due_again, [attempt.grant.attempt_id for attempt in lost])
+        await self._publish_disowned(due_again, [attempt.grant.attempt_id for attempt in lost])
 
-    async def _intend(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> Intents:
+    async def _intend(self, grants: Sequence[Grant], early_tx: EarlyTransaction | None = None) -> Intents:
         overdialling = self._rules.overdialling
-        slots = await self._slots.propose([each for each in grants if not overdialling.is_unkept(each)])
-        asked = IntentClock.now(self._clock)
+        slots = await self._slots.propose([each for each in grants if not overdialling.is_unreserved(each)])
+        clock_reading = IntentClock.now(self._clock)
         with span("dispatch.intent") as step:
             try:
-                intents = await intend(self._database, grants, self._identity, self._rules, begun, slots)
+                intents = await intend(self._database, grants, self._identity, self._rules, early_tx, slots)
             except Exception:
-                # Nothing was written. Kept, these channels would be held by nobody, and more with every round.
-                await self._return(grants)
+                # Nothing was written. Without this, every failed round would leave more channels held for no attempt.
+                await self._return_grants(grants)
                 await self._slots.give_back(slots.keys())
                 raise
             step.add(granted=len(grants), committed=len(intents.committed))
         crash_point("dialer.after_intent")
-        answered_s = self._clock.boottime_s()
+        returned_s = self._clock.boottime_s()
         for intent in intents.committed:
-            turn_s = self._offset.turn_s(intent, asked.boottime_s, answered_s)
-            self._sender.send_soon(intent, asked, turn_s)
+            turn_s = self._offset.turn_s(intent, clock_reading.boottime_s, returned_s)
+            self._sender.send_soon(intent, clock_reading, turn_s)
         self._lost += intents.lost
         await self._return_slots(slots, intents)
-        await self._tell_ended()
+        await self._raise_overdialling_alarms()
         await self.disown_lost()
         return intents
 
     async def _return_slots(self, slots: Mapping[UUID, Slot], intents: Intents) -> None:
-        """Those of calls that were not committed. What a lost COMMIT kept ends when its attempts are disowned."""
+        """Those of calls that were not committed. Slots of a lost COMMIT are freed when its attempts are disowned."""
         used = {intent.attempt_id for intent in intents.committed if intent.slot is not None}
         used |= {attempt.grant.attempt_id for attempt in intents.lost}
         if unused := slots.keys() - used:
@@ -161,8 +161,8 @@ class Batches:
         if intents.lost_slots:
             await self._slots.conflicted(intents.lost_slots)
 
-    async def _tell_ended(self) -> None:
-        """Campaigns for which agents are kept again, because too many people were abandoned."""
+    async def _raise_overdialling_alarms(self) -> None:
+        """Campaigns whose calls need a reserved agent again, because too many calls were abandoned."""
         for merchant_id, campaign_id in self._rules.overdialling.ended():
             subject = f"{merchant_id}/{campaign_id}" if campaign_id else merchant_id
             try:
@@ -170,12 +170,12 @@ class Batches:
             except UNAVAILABLE as error:
                 log.warning("dialer.alarm_not_raised", error=str(error))
 
-    def _is_to_be_asked(self, refusal: Refusal) -> bool:
-        return self._ask is not None and refusal.reason is RefusalReason.PRECHECK
+    def _needs_precheck(self, refusal: Refusal) -> bool:
+        return self._precheck is not None and refusal.reason is RefusalReason.PRECHECK
 
-    async def _ask_first(self, refusal: Refusal) -> None:
-        """The channel is kept meanwhile. After a pass the lead is intended once more, and then no more: whatever is
-        said then, the grant is used up."""
+    async def _precheck_then_intend(self, refusal: Refusal) -> None:
+        """The grant keeps its channel meanwhile. After a pass the lead's intent is tried once more, and only once: any
+        further refusal gives the grant back."""
         verdict = await self._verdict(refusal.grant.lead_id)
         match verdict:
             case PrecheckPassed() | Skipped(reason="not_needed"):
@@ -185,38 +185,38 @@ class Batches:
             case Deferred(moved=moved):
                 await self._give_back([replace(refusal, moved=moved)])
             case Skipped(reason=reason) if reason == NO_ROOM:
-                # The others of its flow would find none either.
+                # Other leads of the flow would find no free check either.
                 await self._give_back([replace(refusal, blocks=Blocks.FLOW)])
             case _:
                 await self._give_back([refusal])
 
     async def _verdict(self, lead_id: UUID) -> PrecheckVerdict | None:
-        """None if it did not come in time, or could not be asked for; a pass that comes later is there at the lead's
+        """None if the verdict did not come in time, or the check failed; a pass that comes later is used at the lead's
         next turn."""
-        assert self._ask is not None
-        question = asyncio.ensure_future(self._ask(lead_id))
-        await asyncio.wait({question}, timeout=CHANNEL_KEPT_S)
-        if not question.done():
-            self._in_the_background(_quietly(question))
+        assert self._precheck is not None
+        check = asyncio.ensure_future(self._precheck(lead_id))
+        await asyncio.wait({check}, timeout=PRECHECK_WAIT_MAX_S)
+        if not check.done():
+            self._run_in_background(_log_late_failure(check))
             return None
-        if (error := question.exception()) is not None:
+        if (error := check.exception()) is not None:
             log.error("dialer.not_asked", lead_id=str(lead_id), error=str(error), exc_info=error)
             return None
-        return question.result()
+        return check.result()
 
-    def _in_the_background(self, work: Coroutine[None, None, None]) -> None:
+    def _run_in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work, name="ask first")
-        self._asking.add(task)
-        task.add_done_callback(self._done)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._on_background_done)
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._asking.discard(task)
+    def _on_background_done(self, task: "asyncio.Task[None]") -> None:
+        self._background_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # The holder without an attempt is found by the reconciler.
+            # The reconciler finds the holder without an attempt.
             log.error("dialer.ask_failed", error=str(error), exc_info=error)
 
-    async def _return(self, grants: Sequence[Grant]) -> None:
-        """As if they had not been granted: the leads keep their places."""
+    async def _return_grants(self, grants: Sequence[Grant]) -> None:
+        """As if they had not been granted: the leads keep their positions."""
         unused = [GiveBack(grant.attempt_id, GrantReturn.AGAIN) for grant in grants]
         try:
             await schedule.give_back(self._bus, unused, clock_offset_ms=self._offset.last_ms)
@@ -230,10 +230,10 @@ class Batches:
             return self._offset.last_ms
 
     async def _give_back(self, refused: Sequence[Refusal]) -> None:
-        """Tell Valkey what Postgres refused and why, so that the same is not granted again at once."""
+        """Report to Valkey what Postgres refused and why, so that the match does not grant it again at once."""
         if not refused:
             return
-        if any(refusal.reason in _OF_CLOCKS for refusal in refused):
+        if any(refusal.reason in _CLOCK_REASONS for refusal in refused):
             self._offset.doubt()
         try:
             offset_ms = await self._offset_ms()
@@ -242,9 +242,9 @@ class Batches:
             await schedule.add(self._bus, grant_returns.moved_entries(refused), clock_offset_ms=offset_ms)
         except BusUnavailable as error:
             log.warning("dialer.refusals_untold", count=len(refused), reason=str(error))
-            self._untold(refused)
+            self._on_undelivered(refused)
 
-    async def _tell(self, due_again: Sequence[Entry], freed: Sequence[UUID]) -> None:
+    async def _publish_disowned(self, due_again: Sequence[Entry], freed: Sequence[UUID]) -> None:
         try:
             await channels.release(self._bus, freed)
             await schedule.add(self._bus, due_again, clock_offset_ms=await self._offset_ms())
@@ -252,7 +252,7 @@ class Batches:
             log.warning("dialer.disowned_untold", count=len(freed), reason=str(error))
 
 
-async def _quietly(question: "asyncio.Future[PrecheckVerdict]") -> None:
-    await asyncio.wait({question})
-    if (error := question.exception()) is not None:
+async def _log_late_failure(check: "asyncio.Future[PrecheckVerdict]") -> None:
+    await asyncio.wait({check})
+    if (error := check.exception()) is not None:
         log.warning("dialer.late_answer_failed", error=str(error))

@@ -1,21 +1,20 @@
-"""What follows from all that is known of a call: the carrier's facts, the agent's traces, its report if there is one.
-Pure.
+"""Concludes from all evidence of a call: the carrier's facts, the agent's traces, its report if there is one. Pure.
 
-An agent often reports after the carrier: it writes its summary when the person has hung up. And what we did with a call
-while an engine was away is written down later than its end. The lead has ended by then, as it was known, or waits
-because the call seemed to have no agent. The same rules are asked again, and what they say now is what holds.
+An agent often reports after the carrier: it writes its summary when the person has hung up. And allocations that were
+made while an engine was down are written after the call's end. By then the lead has ended on the earlier evidence, or
+waits because the call seemed to have no agent. The same rules are applied again, and the new result counts.
 """
 
 from datetime import timedelta
 
 from trunkline.leads import settle_decision
 from trunkline.leads.outcomes import (
+    AgentEvidence,
     AgentFacts,
     CallVerdict,
     CarrierFacts,
     Facts,
     SessionFacts,
-    Witnesses,
     agent_of,
     verdict,
 )
@@ -26,15 +25,15 @@ from trunkline.store.attempts import Attempt, CallAllocation
 from trunkline.telephony.carrier_registry import STREAMLESS
 from trunkline.value import replace
 
-# From the moment at which a call was given to a pod: its stream has to be opened, and a heartbeat that was sent before
-# that is on its way for a while.
-NAMED_WITHIN = timedelta(seconds=10)
-# An agent that was there stays known: allocations and heartbeats are forgotten.
+# Counted from the call's assignment to a pod: its stream has to be opened, and a heartbeat that was sent before that
+# may still arrive.
+HEARTBEAT_GRACE = timedelta(seconds=10)
+# Once an agent is proven it stays so: allocations and heartbeats are deleted later.
 _CERTAIN = frozenset({Agent.JOINED, Agent.EXTERNAL})
 
 
 def decide(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecision:
-    """A call has ended: what becomes of its lead. The facts say who took it, see `with_agent`."""
+    """The decision about the lead of an ended call. The facts name who took the call, see `with_agent`."""
     return settle_decision.after_facts(_facts(attempt, facts), attempt.budget, retries, now=attempt.read_at)
 
 
@@ -42,26 +41,26 @@ def verdict_of(attempt: Attempt, facts: CallFacts) -> CallVerdict:
     return verdict(_facts(attempt, facts))
 
 
-def told_by_carrier(attempt: Attempt) -> CallVerdict:
-    """What was made of the call before its agent spoke."""
+def verdict_without_report(attempt: Attempt) -> CallVerdict:
+    """The verdict on the call before its agent reported."""
     return verdict_of(replace(attempt, report=None), attempt.facts)
 
 
 def with_agent(attempt: Attempt, facts: CallFacts) -> CallFacts:
-    """The facts of a call that we placed, with who took it, once it has ended. What is said later may still show an
-    agent, or that there was none where nobody could say; it takes nothing back."""
+    """The facts of an ended call that we placed, with who took it. Later evidence may still prove an agent, or prove
+    that there was none where it was unknown; it revokes nothing."""
     is_over = facts.state is AttemptState.ENDED and _facts(attempt, facts).was_answered
     if attempt.lead_id is None or not is_over or facts.agent in _CERTAIN:
         return facts
-    found = _agent(attempt, facts)
+    agent = _agent(attempt, facts)
     return (
-        replace(facts, agent=facts.agent or found) if found is Agent.UNKNOWN else replace(facts, agent=found)
+        replace(facts, agent=facts.agent or agent) if agent is Agent.UNKNOWN else replace(facts, agent=agent)
     )
 
 
-def is_news(attempt: Attempt, facts: CallFacts) -> bool:
-    """Its call was over, and then its agent reported, or it became known who took it. The lead had ended, perhaps as it
-    was known, or waits for want of an agent."""
+def needs_revision(attempt: Attempt, facts: CallFacts) -> bool:
+    """The call had ended, and then its agent reported, or who took it became clear. Its lead had ended on the earlier
+    evidence, or waits for want of an agent."""
     is_late = attempt.facts.state is AttemptState.ENDED and attempt.is_newest and not attempt.is_cancelled
     is_settled = attempt.lead_status is LeadStatus.FINISHED or waits_for_an_agent(attempt)
     return is_late and is_settled and (attempt.report is not None or facts.agent is not attempt.facts.agent)
@@ -74,15 +73,15 @@ def waits_for_an_agent(attempt: Attempt) -> bool:
 
 
 def revision(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecision | None:
-    """What becomes of such a lead now. None if nothing differs, or if it did not end by what was known then: by
-    somebody's wish, a list or a limit, or as the report says already."""
+    """The new decision about such a lead. None if nothing differs, or if the lead did not end by the earlier evidence:
+    a cancellation, a list or a limit ended it, or the report says the same."""
     if waits_for_an_agent(attempt):
         return decide(_counted_again(attempt), facts, retries) if facts.agent is not Agent.NONE else None
-    told = decide(replace(attempt, report=None), attempt.facts, retries)
-    if not isinstance(told, Finish) or attempt.lead_outcome != told.outcome.value:
+    earlier = decide(replace(attempt, report=None), attempt.facts, retries)
+    if not isinstance(earlier, Finish) or attempt.lead_outcome != earlier.outcome.value:
         return None
     decision = decide(attempt, facts, retries)
-    return decision if decision != told else None
+    return decision if decision != earlier else None
 
 
 def _counted_again(attempt: Attempt) -> Attempt:
@@ -97,38 +96,45 @@ def _counted_again(attempt: Attempt) -> Attempt:
 
 def _facts(attempt: Attempt, facts: CallFacts) -> Facts:
     carrier = CarrierFacts(facts.answered_at, facts.end_reason, facts.duration_s)
-    told = attempt.report
-    if told is None:
+    report = attempt.report
+    if report is None:
         return Facts(carrier, SessionFacts(facts.agent, is_machine=facts.is_machine))
-    said = AgentFacts(told.disposition, told.opt_out, told.callback_at)
-    return Facts(carrier, SessionFacts(facts.agent, has_reported=True, is_machine=facts.is_machine), said)
+    agent_facts = AgentFacts(report.disposition, report.opt_out, report.callback_at)
+    return Facts(
+        carrier, SessionFacts(facts.agent, has_reported=True, is_machine=facts.is_machine), agent_facts
+    )
 
 
 def _agent(attempt: Attempt, facts: CallFacts) -> Agent:
-    given = attempt.allocation
+    allocation = attempt.allocation
     return agent_of(
-        Witnesses(
+        AgentEvidence(
             is_external=attempt.carrier in STREAMLESS or facts.agent_joined is True,
-            has_joined=attempt.report is not None or (given is not None and given.has_joined),
+            has_joined=attempt.report is not None or (allocation is not None and allocation.has_joined),
             given=facts.agent_joined,
-            stream_began=_stream_began(given, facts),
+            stream_began=_stream_began(allocation, facts),
             is_unnamed=_is_unnamed(attempt, facts),
         )
     )
 
 
-def _stream_began(given: CallAllocation | None, facts: CallFacts) -> bool | None:
-    """What the carrier says of the stream; that it asked what follows one which no agent had taken says it too."""
-    if facts.stream_began is None and given is not None and given.was_refused:
+def _stream_began(allocation: CallAllocation | None, facts: CallFacts) -> bool | None:
+    """What the carrier reports of the stream; its request for the document after a refused stream counts as well."""
+    if facts.stream_began is None and allocation is not None and allocation.was_refused:
         return False
     return facts.stream_began
 
 
 def _is_unnamed(attempt: Attempt, facts: CallFacts) -> bool:
-    """Its pod sent a heartbeat while the call lived, and did not name it. Of one that sent its last after the end it is
-    not known what it said before."""
-    given = attempt.allocation
-    if given is None or given.begun_at is None or given.unnamed_at is None or facts.ended_at is None:
+    """The pod sent a heartbeat during the call that did not name it. If its last heartbeat came after the end, the
+    earlier ones are not known."""
+    allocation = attempt.allocation
+    if (
+        allocation is None
+        or allocation.begun_at is None
+        or allocation.unnamed_at is None
+        or facts.ended_at is None
+    ):
         return False
-    answered_at = facts.answered_at or given.begun_at
-    return max(given.begun_at, answered_at) + NAMED_WITHIN <= given.unnamed_at < facts.ended_at
+    answered_at = facts.answered_at or allocation.begun_at
+    return max(allocation.begun_at, answered_at) + HEARTBEAT_GRACE <= allocation.unnamed_at < facts.ended_at

@@ -1,11 +1,11 @@
 """Folds the events of calls into facts, through the mailbox `call`: one mailbox per attempt, many in one transaction.
 
-When a call has ended, what becomes of its lead is decided in the same transaction, and its channel is released in
-Valkey after the commit: released earlier, the next grant of that channel would be refused by Postgres.
+When a call has ended, its lead is decided in the same transaction, and its channel is released in Valkey after the
+commit: released earlier, Postgres would refuse the next grant of that channel.
 
-The fold is total: an event that nobody can read is set aside alone with its error, what an index refuses is left out,
-and what comes with a call (a report, recordings, further work) is written in savepoints of its own. A mailbox that
-failed for ever would keep its channel for ever.
+The fold is total: an unreadable event is parked alone with its error, a fact that an index refuses is left out, and
+what comes with a call (a report, recordings, enrichment jobs) is written in savepoints of its own. A mailbox that
+failed for ever would hold its channel for ever.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,11 +15,11 @@ from uuid import UUID
 from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
 from trunkline.dispatch import agent_reports, call_evidence, late_facts, missing_agents, recordings
-from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownBook, failed_for_us
+from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownWriter, failed_for_us
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.jobs.platform.enrichment import EnrichmentService, Wanted
 from trunkline.leads import settle_decision
-from trunkline.leads.fold import Fact, UnreadableEvent, fold, read, told_apart
+from trunkline.leads.fold import Fact, UnreadableEvent, fold, read, separate_foreign
 from trunkline.leads.retries import Retries
 from trunkline.mailbox.handler import AfterCommit, Batch, Done
 from trunkline.mailbox.worker import WorkerLimits
@@ -37,10 +37,10 @@ from trunkline.value import replace
 log = get_logger(__name__)
 
 KIND = agent_reports.KIND
-# An end frees a channel, and somebody waits for it. Everything else can wait for the sweep.
+# An end frees a channel that a lead may be waiting for. All other events can wait for the sweep.
 URGENT = frozenset({"ended"})
-# 50 ms for others, and half a second for what is not urgent. Measured by `bench/mailboxes.py`: together with the
-# lingering of appends, a call costs 3.9 transactions instead of 9.5 at 80 calls a second.
+# A batch gathers for 50 ms; events that are not urgent wait up to 500 ms. Measured by `bench/mailboxes.py`: together
+# with the gathering of appends, a call costs 3.9 transactions instead of 9.5 at 80 calls a second.
 LIMITS = WorkerLimits(batch_max=200, concurrency=2, linger_s=0.05, sweep_s=0.5, events_max=100)
 
 
@@ -54,13 +54,13 @@ class CallFold:
         bus: Bus,
         settler: Settler,
         enrichment: EnrichmentService | None = None,
-        cooldown_book: CooldownBook | None = None,
+        cooldown_writer: CooldownWriter | None = None,
     ):
         self._bus = bus
         self._settler = settler
-        # Told of calls that failed for our sake.
-        self._cooldowns = cooldown_book
-        # Who makes more of calls and their recordings, where somebody wants that.
+        # Notes the calls that failed because of our account, number or rights.
+        self._cooldowns = cooldown_writer
+        # Enriches calls and recordings for tenants that have it configured.
         self._enrichment = enrichment
 
     async def handle(self, batch: Batch) -> Done:
@@ -80,15 +80,15 @@ class CallFold:
         locked: Mapping[UUID, Attempt] = await attempts.lock(tx, list(facts))
         for unknown in facts.keys() - locked.keys():
             parked += _all_parked(batch[str(unknown)], "there is no such attempt")
-        if wanted := await agent_reports.keep_carried(tx, batch, locked, parked):
+        if enrichments := await agent_reports.store_carried(tx, batch, locked, parked):
             locked = await attempts.lock(tx, list(locked))  # with their reports
-        facts, foreign = _told_apart(locked, facts)
-        locked = await self._adopt(tx, locked, facts)
+        facts, foreign = _separate_foreign(locked, facts)
+        locked = await self._reattach(tx, locked, facts)
         folded = {attempt.id: _facts(attempt, facts[attempt.id]) for attempt in locked.values()}
         changed = {each: known for each, known in folded.items() if known != locked[each].facts}
         applied = await _apply(tx, locked, changed)
-        wanted += await _keep_recordings(tx, batch, locked)
-        asked = await self._ask_enrichment(tx, wanted)
+        enrichments += await _store_recordings(tx, batch, locked)
+        enrichment_jobs = await self._request_enrichment(tx, enrichments)
         late = await late_facts.follow(tx, locked, applied)
         decisions = _decisions(locked, applied)
         settlement = await self._settler.settle(tx, locked, decisions, applied)
@@ -97,54 +97,54 @@ class CallFold:
         if foreign:
             await raise_alarm(tx, "foreign_call", "", {"calls": foreign})
         await late_facts.report(tx, late)
-        return partial(self._follow_up, settlement, asked, _failures(locked, applied, decisions))
+        return partial(self._follow_up, settlement, enrichment_jobs, _failures(locked, applied, decisions))
 
-    async def _adopt(
+    async def _reattach(
         self, tx: Connection, locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
     ) -> Mapping[UUID, Attempt]:
-        """Leads of calls that surfaced are being called again, unless a newer attempt does that already."""
-        surfaced = [
+        """Leads of calls that reappeared are being called again, unless a newer attempt calls them already."""
+        reappeared = [
             attempt
             for attempt in locked.values()
-            # Nothing else can have surfaced, and need not be folded twice.
+            # No other call can have reappeared, so the others need not be folded twice.
             if attempt.facts.state in GIVEN_UP
-            and late_facts.may_be_adopted(attempt)
-            and late_facts.has_surfaced(attempt, fold(attempt.facts, facts[attempt.id]))
+            and late_facts.may_be_reattached(attempt)
+            and late_facts.has_reappeared(attempt, fold(attempt.facts, facts[attempt.id]))
         ]
-        if not surfaced:
+        if not reappeared:
             return locked
-        await late_facts.take_up(tx, surfaced)
+        await late_facts.reattach_leads(tx, reappeared)
         return await attempts.lock(tx, list(locked))
 
-    async def _ask_enrichment(self, tx: Connection, wanted: Sequence[Wanted]) -> list[Inserted]:
+    async def _request_enrichment(self, tx: Connection, wanted: Sequence[Wanted]) -> list[Inserted]:
         if self._enrichment is None or not wanted:
             return []
-        asked = await apart(tx, self._enrichment.ask(tx, wanted))
-        if isinstance(asked, Exception):
-            log.error("call.enrichment_not_asked", calls=len(wanted), error=type(asked).__name__)
+        jobs = await apart(tx, self._enrichment.ask(tx, wanted))
+        if isinstance(jobs, Exception):
+            log.error("call.enrichment_not_asked", calls=len(wanted), error=type(jobs).__name__)
             return []
-        return asked
+        return jobs
 
     async def _follow_up(
-        self, settlement: Settlement, asked: list[Inserted], failures: Sequence[CarrierAnswer]
+        self, settlement: Settlement, enrichment_jobs: list[Inserted], failures: Sequence[CarrierAnswer]
     ) -> None:
         if self._enrichment is not None:
-            self._enrichment.wake(asked)
-        await settlement.tell(self._bus)
+            self._enrichment.wake(enrichment_jobs)
+        await settlement.publish(self._bus)
         if failures and self._cooldowns is not None:
             await self._cooldowns.note(failures)
 
 
-async def _keep_recordings(tx: Connection, batch: Batch, locked: Mapping[UUID, Attempt]) -> list[Wanted]:
-    """A recording that cannot be kept holds up no call."""
-    found = recordings.found_in(batch, list(locked))
-    if not found:
+async def _store_recordings(tx: Connection, batch: Batch, locked: Mapping[UUID, Attempt]) -> list[Wanted]:
+    """A recording that cannot be stored delays no call."""
+    refs = recordings.found_in(batch, list(locked))
+    if not refs:
         return []
-    kept = await apart(tx, call_reports.keep_recordings(tx, found))
-    if isinstance(kept, Exception):
-        log.error("call.recordings_not_kept", calls=len(found), error=type(kept).__name__)
+    stored = await apart(tx, call_reports.keep_recordings(tx, refs))
+    if isinstance(stored, Exception):
+        log.error("call.recordings_not_kept", calls=len(refs), error=type(stored).__name__)
         return []
-    return recordings.to_fetch(found, locked)
+    return recordings.to_fetch(refs, locked)
 
 
 def _attempt_id(key: str) -> UUID | None:
@@ -170,14 +170,14 @@ def _readable(events: Sequence[Event], parked: list[Parked]) -> list[Fact]:
     return facts
 
 
-def _told_apart(
+def _separate_foreign(
     locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
 ) -> tuple[dict[UUID, list[Fact]], dict[str, str]]:
-    """The facts of the attempts' own calls; and, by attempt, the other calls that speak under it."""
+    """The facts of the attempts' own calls and, by attempt, the ids of other calls that were reported under it."""
     own: dict[UUID, list[Fact]] = {}
     foreign: dict[str, str] = {}
     for attempt in locked.values():
-        own[attempt.id], others = told_apart(attempt.facts.call_id, facts[attempt.id])
+        own[attempt.id], others = separate_foreign(attempt.facts.call_id, facts[attempt.id])
         for fact in others:
             foreign[str(attempt.id)] = fact.call_id or ""
             log.error(
@@ -186,10 +186,10 @@ def _told_apart(
     return own, foreign
 
 
-def _facts(attempt: Attempt, told: Sequence[Fact]) -> CallFacts:
-    facts = call_evidence.with_agent(attempt, fold(attempt.facts, told))
-    if facts.state in LIVE and attempt.facts.state not in LIVE and not late_facts.may_be_adopted(attempt):
-        return late_facts.beside(attempt, facts)
+def _facts(attempt: Attempt, new_facts: Sequence[Fact]) -> CallFacts:
+    facts = call_evidence.with_agent(attempt, fold(attempt.facts, new_facts))
+    if facts.state in LIVE and attempt.facts.state not in LIVE and not late_facts.may_be_reattached(attempt):
+        return late_facts.without_going_live(attempt, facts)
     return facts
 
 
@@ -197,7 +197,7 @@ async def _apply(
     tx: Connection, locked: Mapping[UUID, Attempt], changed: Mapping[UUID, CallFacts]
 ) -> Mapping[UUID, CallFacts]:
     """Write the facts together. If an index refuses one of them (the call's id is another attempt's, or a call that
-    surfaced has a newer rival), each is written by itself, and that one as far as it can be."""
+    reappeared has a newer rival), write each by itself, and that one as far as possible."""
     if await _is_applied(tx, changed):
         return changed
     applied: dict[UUID, CallFacts] = {}
@@ -206,7 +206,7 @@ async def _apply(
         as_far_as_possible = (
             facts,
             replace(facts, call_id=attempt.facts.call_id),
-            late_facts.beside(attempt, facts),
+            late_facts.without_going_live(attempt, facts),
         )
         for possible in as_far_as_possible:
             if await _is_applied(tx, {attempt_id: possible}):
@@ -248,20 +248,20 @@ def _decide(facts: CallFacts, attempt: Attempt, retries: Retries) -> LeadDecisio
 
 
 def _failed_for_us(attempt: Attempt, facts: CallFacts) -> Rejected | Throttled | None:
-    """Nobody was reached, and that is the account's doing, our number's, or that of its rights."""
+    """No person was reached, and the cause is our account, our number or their rights."""
     return None if facts.answered_at is not None else failed_for_us(attempt.carrier, facts.end_reason)
 
 
 def _failures(
     locked: Mapping[UUID, Attempt], applied: Mapping[UUID, CallFacts], decided: Collection[UUID]
 ) -> list[CarrierAnswer]:
-    """Calls that the carrier had taken and failed for our sake, as answers to their requests."""
-    found = []
+    """Calls that the carrier accepted and then failed because of us, as answers to their requests."""
+    failures = []
     for attempt_id in decided:
         attempt, facts = locked[attempt_id], applied[attempt_id]
         if place := _failed_for_us(attempt, facts):
             account = (attempt.carrier, attempt.account)
-            found.append(
+            failures.append(
                 CarrierAnswer(
                     attempt_id,
                     attempt.lead_id,
@@ -269,7 +269,7 @@ def _failures(
                     attempt.number_id,
                     attempt.phone,
                     place,
-                    after_taken=True,
+                    after_acceptance=True,
                 )
             )
-    return found
+    return failures

@@ -1,8 +1,7 @@
-"""Asks for what calls cost, where no webhook tells it: Twilio's price is in its list, some time after the end.
+"""Queries what calls cost, where no webhook reports it: Twilio's list has the price some time after the end.
 
-By pages of the calls that ended in a stretch of time, a minute's at the shortest: at 70 calls a second that is four
-requests a minute, where asking about each call would be 4,200. A price may not be there yet, so every stretch is read
-twice.
+It reads pages of the calls that ended in a period of a minute or more: at 70 calls a second that is four requests a
+minute, where a lookup per call would be 4,200. A price may not be there yet, so every period is read twice.
 """
 
 from trunkline.loops.base import Loop
@@ -29,7 +28,7 @@ class CarrierCosts(Loop):
         self._carriers = carriers
 
     async def run_once(self) -> int:
-        """How many calls have their price now."""
+        """Returns how many calls got their price."""
         async with self._database.connection() as conn:
             readings = await carrier_costs.claim(conn, PRICES_LATER, LAGS_S, lease_s=LEASE_S)
         return sum([await self._read(reading) for reading in readings])
@@ -39,7 +38,7 @@ class CarrierCosts(Loop):
         try:
             carrier = self._carriers.get(reading.carrier, reading.account)
         except CarrierConfigError:
-            return 0  # its lease ends by itself
+            return 0  # the lease expires
         async for page in carrier.ended_calls(reading.since, reading.until):
             if isinstance(page, ListUnavailable):
                 log.warning("costs.list_unavailable", carrier=reading.carrier, reason=page.reason)

@@ -1,8 +1,8 @@
-"""Writes down what the carrier answered, many answers in one transaction.
+"""Writes the carriers' responses, many in one transaction.
 
-An answer waits a moment for others (30 ms): at 200 dials a second that is six times fewer commits, and nobody is
-kept waiting, since the call goes on at the carrier meanwhile. A webhook may have overtaken the answer; the
-compare-and-set then changes nothing but a missing call id.
+A response waits 30 ms for others: at 200 dials a second that is one sixth of the commits, and delays nothing, since the
+call goes on at the carrier meanwhile. A webhook may have overtaken the response; the compare-and-set then changes
+nothing but a missing call id.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from uuid import UUID
 from trunkline.bus.connection import Bus
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch import unexplained
-from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownBook, end_reason
+from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownWriter, end_reason
 from trunkline.dispatch.intent import slow_account
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.errors import BusUnavailable
@@ -33,17 +33,18 @@ from trunkline.value import Value
 
 log = get_logger(__name__)
 
-LINGER_S = 0.03
+MAX_DELAY_S = 0.03
 BATCH_MAX = 200
 RETRY_AFTER_S = 1.0
-# A code that is in no table is the lead's own if the account has taken others this lately, or since it met one before.
-TAKEN_LATELY = timedelta(seconds=60)
-# A call that we ourselves did not send costs its lead nothing; it only must not come back in a hot loop.
+# A code in no table counts against the lead if the account accepted other calls this recently, or since its first such
+# code.
+ACCEPTED_RECENTLY = timedelta(seconds=60)
+# A call that the dialer itself did not send costs its lead nothing; the delay only prevents a hot loop.
 NOT_SENT_DELAY_S = 1.0
 
 
 class CarrierResponse(Value, frozen=True):
-    """What a carrier said to the call of this intent."""
+    """A carrier's response to the call of this intent."""
 
     intent: Intent
     place: PlaceResult
@@ -58,67 +59,69 @@ class CarrierResponse(Value, frozen=True):
 
 
 class ResultWriter:
-    """Collects answers and writes them in batches. One per process."""
+    """Collects responses and writes them in batches. One per process."""
 
-    def __init__(self, database: Database, bus: Bus, settler: Settler, cooldown_book: CooldownBook):
+    def __init__(self, database: Database, bus: Bus, settler: Settler, cooldown_writer: CooldownWriter):
         self._database = database
         self._bus = bus
         self._settler = settler
-        self._cooldowns = cooldown_book
+        self._cooldowns = cooldown_writer
         self._waiting: list[CarrierResponse] = []
         self._writer: asyncio.Task[None] | None = None
 
-    def add(self, answer: CarrierResponse) -> None:
-        self._waiting.append(answer)
+    def add(self, response: CarrierResponse) -> None:
+        self._waiting.append(response)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._drain(), name="results")
 
     async def flush(self) -> None:
-        """Wait until everything that was added is written, or given up on."""
+        """Wait until every added response is written, or dropped with an error."""
         while self._writer is not None and not self._writer.done():
             await asyncio.wait([self._writer])
 
     async def _drain(self) -> None:
-        await asyncio.sleep(LINGER_S)
-        apart = 0
+        await asyncio.sleep(MAX_DELAY_S)
+        one_by_one = 0
         while self._waiting:
-            batch = self._waiting[: 1 if apart else BATCH_MAX]
+            batch = self._waiting[: 1 if one_by_one else BATCH_MAX]
             try:
                 settlement = await self._write(batch)
             except Exception as error:
                 if isinstance(error, UNAVAILABLE) and not isinstance(error, UNACCEPTABLE):
-                    # The answers stay here. If this process dies, the attempts are `dialing` past their deadline and
-                    # become `in_doubt`: nothing is lost, only slower.
+                    # The responses stay here. If this process dies, the attempts are `dialing` past their deadline and
+                    # become `in_doubt`: resolved later, and not lost.
                     log.warning("results.store_unavailable", waiting=len(self._waiting), error=str(error))
                     await asyncio.sleep(RETRY_AFTER_S)
                     continue
                 if len(batch) > 1:
-                    # One of them cannot be written, and must not keep the others from it: one by one.
-                    apart = len(batch)
+                    # One of them cannot be written: write one by one, so that it does not block the others.
+                    one_by_one = len(batch)
                     continue
-                # The checker will ask the carrier what became of the call.
+                # The checker will ask the carrier about the call.
                 log.error("results.not_written", attempt_id=str(batch[0].attempt_id), exc_info=error)
                 settlement = Settlement()
             del self._waiting[: len(batch)]
-            apart = max(0, apart - 1)
-            await self._tell(settlement)
+            one_by_one = max(0, one_by_one - 1)
+            await self._publish(settlement)
             await self._slow_down(batch)
-            await self._cooldowns.note([_answered(answer) for answer in batch])
+            await self._cooldowns.note([_as_carrier_answer(response) for response in batch])
 
     async def _write(self, batch: Sequence[CarrierResponse]) -> Settlement:
         crash_point("results.before_write")
         settling = {
-            answer.attempt_id: answer.place
-            for answer in batch
-            if isinstance(answer.place, Rejected | Throttled)
+            response.attempt_id: response.place
+            for response in batch
+            if isinstance(response.place, Rejected | Throttled)
         }
-        taken = [answer for answer in batch if answer.attempt_id not in settling]
-        if taken:
+        accepted = [response for response in batch if response.attempt_id not in settling]
+        if accepted:
             async with self._database.connection() as conn:
-                await attempts.write_results(conn, [_result(answer) for answer in taken])
+                await attempts.write_results(conn, [_result(response) for response in accepted])
         if not settling:
             return Settlement()
-        return await self._settle([answer for answer in batch if answer.attempt_id in settling], settling)
+        return await self._settle(
+            [response for response in batch if response.attempt_id in settling], settling
+        )
 
     async def _settle(
         self, batch: Sequence[CarrierResponse], settling: Mapping[UUID, Rejected | Throttled]
@@ -126,33 +129,35 @@ class ResultWriter:
         """Refusals decide about leads, so their leads are locked first."""
         async with self._database.transaction() as tx:
             locked = await attempts.lock(tx, list(settling))
-            moved = await attempts.write_results(tx, [_result(answer) for answer in batch])
-            odd = [each for each in batch if each.attempt_id in moved and _is_unexplained(each.place)]
-            known = await _unexplained(tx, odd, locked) if odd else {}
+            moved = await attempts.write_results(tx, [_result(response) for response in batch])
+            unexplained_responses = [
+                each for each in batch if each.attempt_id in moved and _is_unexplained(each.place)
+            ]
+            refusals = await _unexplained(tx, unexplained_responses, locked) if unexplained_responses else {}
             decisions: dict[UUID, Decide] = {
-                answer.attempt_id: known.get(answer.attempt_id)
-                or partial(_decide, settling[answer.attempt_id])
-                for answer in batch
-                if answer.attempt_id in moved
+                response.attempt_id: refusals.get(response.attempt_id)
+                or partial(_decide, settling[response.attempt_id])
+                for response in batch
+                if response.attempt_id in moved
             }
             settlement = await self._settler.settle(tx, locked, decisions)
-            for each in sorted(known.values(), key=lambda each: each.account):
+            for each in sorted(refusals.values(), key=lambda each: each.account):
                 await each.report(tx)
             return settlement
 
-    async def _tell(self, settlement: Settlement) -> None:
+    async def _publish(self, settlement: Settlement) -> None:
         try:
-            await settlement.tell(self._bus)
+            await settlement.publish(self._bus)
         except BusUnavailable as error:
             log.warning("results.bus_unavailable", error=str(error))
 
     async def _slow_down(self, batch: Sequence[CarrierResponse]) -> None:
-        """Accounts whose carrier said that we are too fast. The calls themselves are written by now."""
+        """Accounts whose carrier replied 429. The calls themselves are written by now."""
         waits_s: dict[tuple[str, str], float] = {}
-        for answer in batch:
-            if isinstance(answer.place, Throttled):
-                wait_s = answer.place.retry_after_s
-                waits_s[answer.account] = max(wait_s, waits_s.get(answer.account, 0.0))
+        for response in batch:
+            if isinstance(response.place, Throttled):
+                wait_s = response.place.retry_after_s
+                waits_s[response.account] = max(wait_s, waits_s.get(response.account, 0.0))
         for (carrier, account), wait_s in waits_s.items():
             try:
                 await slow_account(self._database, carrier, account, wait_s)
@@ -160,15 +165,15 @@ class ResultWriter:
                 log.warning("results.account_not_slowed", carrier=carrier, error=str(error))
 
 
-def _answered(answer: CarrierResponse) -> CarrierAnswer:
-    intent = answer.intent
+def _as_carrier_answer(response: CarrierResponse) -> CarrierAnswer:
+    intent = response.intent
     return CarrierAnswer(
         intent.attempt_id,
         intent.lead_id,
-        answer.account,
+        response.account,
         intent.number_id,
         intent.to_phone,
-        answer.place,
+        response.place,
         is_probe=intent.is_probe,
     )
 
@@ -178,57 +183,61 @@ def _is_unexplained(place: PlaceResult) -> bool:
 
 
 class _UnexplainedRefusal(Value, frozen=True):
-    """What follows from a refusal of unknown cause: a `Decide`."""
+    """The `Decide` of a refusal of unknown cause."""
 
     account: AccountName
     code: str
     lead_id: UUID
     known: Unexplained
-    others_are_taken: bool
+    others_were_accepted: bool
 
     def __call__(self, attempt: Attempt, retries: Retries) -> LeadDecision:
         return settle_decision.after_unexplained(
             self.code,
             attempt.budget,
             retries,
-            others_are_taken=self.others_are_taken,
+            others_were_accepted=self.others_were_accepted,
             times=self.known.times,
         )
 
     async def report(self, tx: Connection) -> None:
-        """A lead that it costs something ends by itself."""
-        if not self.others_are_taken:
+        """Only if no attempt was charged: a lead that is charged ends by itself."""
+        if not self.others_were_accepted:
             await unexplained.report(tx, self.account, self.code, self.lead_id, self.known)
 
 
 async def _unexplained(
     tx: Connection, refused: Sequence[CarrierResponse], locked: Mapping[UUID, Attempt]
 ) -> dict[UUID, _UnexplainedRefusal]:
-    """By attempt. Times are Postgres' own."""
-    taken_at = await cooldowns.taken_at(tx, sorted({answer.account for answer in refused}))
-    met = await unexplained.met(tx, {answer.attempt_id: locked[answer.attempt_id] for answer in refused})
-    found = {}
-    for answer in refused:
-        assert isinstance(answer.place, Rejected), "the others were not refused"
-        now, known = locked[answer.attempt_id].read_at, met[answer.attempt_id]
+    """By attempt. Times are Postgres's own."""
+    taken_at = await cooldowns.taken_at(tx, sorted({response.account for response in refused}))
+    histories = await unexplained.history(
+        tx, {response.attempt_id: locked[response.attempt_id] for response in refused}
+    )
+    refusals = {}
+    for response in refused:
+        assert isinstance(response.place, Rejected), "the others were not refused"
+        now, known = locked[response.attempt_id].read_at, histories[response.attempt_id]
         assert now is not None, "read under its lock"
-        are_taken = unexplained.are_others_taken(taken_at.get(answer.account), now - TAKEN_LATELY, known)
-        found[answer.attempt_id] = _UnexplainedRefusal(
-            answer.account, answer.place.code, answer.intent.lead_id, known, are_taken
+        are_taken = unexplained.were_others_accepted(
+            taken_at.get(response.account), now - ACCEPTED_RECENTLY, known
         )
-    return found
+        refusals[response.attempt_id] = _UnexplainedRefusal(
+            response.account, response.place.code, response.intent.lead_id, known, are_taken
+        )
+    return refusals
 
 
-def _result(answer: CarrierResponse) -> Result:
-    match answer.place:
+def _result(response: CarrierResponse) -> Result:
+    match response.place:
         case Accepted(call_id=call_id):
-            return Result(answer.attempt_id, AttemptState.ACCEPTED, call_id)
+            return Result(response.attempt_id, AttemptState.ACCEPTED, call_id)
         case Rejected() as refused:
-            return Result(answer.attempt_id, AttemptState.REJECTED, reason=end_reason(refused))
+            return Result(response.attempt_id, AttemptState.REJECTED, reason=end_reason(refused))
         case Throttled():
-            return Result(answer.attempt_id, AttemptState.REJECTED, reason="throttled")
+            return Result(response.attempt_id, AttemptState.REJECTED, reason="throttled")
         case InDoubt(reason=reason):
-            return Result(answer.attempt_id, AttemptState.IN_DOUBT, reason=reason)
+            return Result(response.attempt_id, AttemptState.IN_DOUBT, reason=reason)
 
 
 def _decide(place: Rejected | Throttled, attempt: Attempt, retries: Retries) -> LeadDecision:
@@ -236,9 +245,7 @@ def _decide(place: Rejected | Throttled, attempt: Attempt, retries: Retries) -> 
         case Rejected(reason="not_sent_in_time"):
             return Retry(NOT_SENT_DELAY_S, counted=False)
         case Rejected(code=code, retryable=False):
-            return Finish(
-                Outcome.CARRIER_ERROR, code
-            )  # this destination is refused, whenever it is asked for
+            return Finish(Outcome.CARRIER_ERROR, code)  # the carrier refuses this destination at any time
         case Rejected(code=code, blames="destination"):
             return settle_decision.after_refusal(code, attempt.budget, retries)
         case Rejected():

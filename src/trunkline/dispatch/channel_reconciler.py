@@ -1,19 +1,19 @@
-"""Makes Valkey's channels what Postgres says they are: maxima of numbers, and who holds what.
+"""Makes Valkey's channels what Postgres has: the maxima of numbers, and the holder of each channel.
 
 - Numbers and pools as they are configured now.
 - Holders that Postgres has and Valkey lacks are written before anything is granted over them.
-- What follows from both (which channels are free, which calls a merchant has) is compared a page of numbers at a time:
-  one key that was lost is put right without an epoch that tells of it.
-- Holders that Postgres lacks are grants of a dialer that died, once they are older than a grant may be. Their leads go
-  back to the schedule. Younger ones are left alone: their intent is being committed right now.
+- What follows from both (free channels, the calls of a merchant) is compared one page of numbers at a time: a single
+  key that was lost is repaired although the epoch has not changed.
+- Holders that Postgres lacks are grants of a dialer that died, once they are older than a grant's lifetime. Their leads
+  go back to the schedule. Younger ones stay: their intent is being committed right now.
 
-The two are read in this order on purpose: Valkey first, Postgres second. A grant that becomes an attempt in between is
-then seen in both; the other way round it would look like a dead dialer's.
+The order of reading matters: Valkey first, Postgres second. A grant that becomes an attempt in between is then seen in
+both; the other way round it would look like a dead dialer's.
 
-Many dead holders at once are more likely our error than the truth (`is_mass_free`), with one exception: a grant
-made while this process was looking, which no look ever saw with an attempt. The intent refuses grants over 3 s, so an
-older one was not dialled and never will be. What Postgres once had and has no longer is kept until a person says so
-(`free_dead`).
+Many dead holders at once are more likely our error than the truth (`is_mass_free`), with one exception: a grant that
+was made while this process was running and never seen with an attempt. The intent refuses grants over 3 s, so an older
+one was not dialled and never will be. Holders whose attempt Postgres had and has lost are kept until an operator frees
+them (`free_dead`).
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# Looking at a number takes 8 µs, in which Valkey does nothing else: ten thousand of them are looked at within 100 s.
+# Comparing a number takes 8 µs, in which Valkey does nothing else: 10,000 numbers are compared within 100 s.
 NUMBERS_PER_RUN = 100
-# The mass-free breaker: a reconciler that is about to free very much is more likely wrong than right. Only frees that
-# nothing confirms are counted: neither the carrier, call by call, nor the certainty that nothing was dialled. After an
-# outage in which two hundred calls truly ended, two hundred channels are free, and reconciling must not stop.
+# The mass-free breaker: a reconciler that is about to free very many channels is more likely wrong than right. It
+# counts only frees without confirmation, neither by the carrier, call by call, nor because nothing can have been
+# dialled. After an outage in which 200 calls really ended, 200 channels are freed, and reconciling must not stop.
 MASS_FREE_MIN = 50
 MASS_FREE_SHARE = 0.2
 
@@ -70,41 +70,43 @@ class ChannelReconciler(Loop):
         self._database = database
         self._bus = bus
         self._grant_ttl_s = grant_ttl_s
-        # Since the first look, and the holders that some look saw with an attempt.
-        self._looking_since_ms = float("inf")
+        # The first run, and the holders that any run saw with an attempt.
+        self._running_since_ms = float("inf")
         self._intended: set[UUID] = set()
-        self._mended_to = 0
+        self._mend_cursor = 0
 
     async def run_once(self) -> int:
-        """How many limits and holders had to be changed."""
+        """Returns how many limits and holders had to be changed."""
         self._generation = self._controls.generation
         await epoch.ensure(self._bus)
-        believed, calls = await channels.holders_and_calls(self._bus)
+        projected, calls = await channels.holders_and_calls(self._bus)
         async with self._database.connection() as conn:
-            wanted = await configuration.read(conn, self._controls, self._rollout)
-            truth = await store_schedule.holders(conn)
+            config = await configuration.read(conn, self._controls, self._rollout)
+            stored = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
-        self._remember(believed, truth, now_ms)
-        changed = await channels.configure(self._bus, wanted)
-        # Only what is missing here: a call that ended after Postgres was read must not get its channel back.
-        known = {holder.attempt_id for holder in believed}
-        written = await channels.hold(self._bus, [h for h in truth if h.attempt_id not in known])
-        mended = await self._mend(wanted.numbers, truth, recounts=calls != channels.calls_of(believed))
-        dead = self._dead(believed, truth, now_ms)
-        given_back = await self._give_back(await self._judged(dead, held=len(believed)))
-        metrics.SCHEDULE_LEADS.set(await schedule.known(self._bus))
+        self._remember(projected, stored, now_ms)
+        changed = await channels.configure(self._bus, config)
+        # Only those that Valkey lacks: a call that ended after Postgres was read must not get its channel back.
+        projected_ids = {holder.attempt_id for holder in projected}
+        written = await channels.hold(self._bus, [h for h in stored if h.attempt_id not in projected_ids])
+        mended = await self._mend(config.numbers, stored, recounts=calls != channels.calls_of(projected))
+        dead = self._dead(projected, stored, now_ms)
+        given_back = await self._give_back(await self._freeable(dead, held=len(projected)))
+        metrics.SCHEDULE_LEADS.set(await schedule.lead_count(self._bus))
         metrics.CHANNEL_DRIFT.set(written + given_back + mended)
         metrics.RECONCILER_FIXES.labels(self.name).inc(written + given_back + mended)
         if written or given_back or mended:
             log.warning("channels.healed", written=written, given_back=given_back, mended=mended)
-        _report(wanted.numbers, truth)
+        _report(config.numbers, stored)
         return written + given_back + changed + mended
 
-    async def _mend(self, numbers: Sequence[NumberLimit], truth: Sequence[Holder], *, recounts: bool) -> int:
+    async def _mend(self, numbers: Sequence[NumberLimit], stored: Sequence[Holder], *, recounts: bool) -> int:
         """The next page of numbers; after the last one it begins anew."""
-        page = numbers[self._mended_to : self._mended_to + NUMBERS_PER_RUN]
-        self._mended_to = self._mended_to + len(page) if self._mended_to + len(page) < len(numbers) else 0
-        return await channels.mend(self._bus, [n.number_id for n in page], truth, recounts=recounts)
+        page = numbers[self._mend_cursor : self._mend_cursor + NUMBERS_PER_RUN]
+        self._mend_cursor = (
+            self._mend_cursor + len(page) if self._mend_cursor + len(page) < len(numbers) else 0
+        )
+        return await channels.mend(self._bus, [n.number_id for n in page], stored, recounts=recounts)
 
     async def wait(self) -> None:
         """A stop, and its end, reach the match at once."""
@@ -113,27 +115,27 @@ class ChannelReconciler(Loop):
                 await self._controls.changed(self._generation)
 
     async def free_dead(self) -> int:
-        """Free whatever Postgres does not have, however much it is: a person has found out why."""
+        """Operator override: free every holder that Postgres does not have, however many."""
         await epoch.ensure(self._bus)
-        believed = await channels.holders(self._bus)
+        projected = await channels.holders(self._bus)
         async with self._database.connection() as conn:
-            truth = await store_schedule.holders(conn)
+            stored = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
-        freed = await self._give_back(self._dead(believed, truth, now_ms))
+        freed = await self._give_back(self._dead(projected, stored, now_ms))
         log.warning("channels.freed_by_hand", freed=freed)
         return freed
 
-    def _remember(self, believed: Sequence[Holder], truth: Sequence[Holder], now_ms: float) -> None:
-        self._looking_since_ms = min(self._looking_since_ms, now_ms)
-        self._intended |= {holder.attempt_id for holder in truth}
-        self._intended &= {holder.attempt_id for holder in believed}
+    def _remember(self, projected: Sequence[Holder], stored: Sequence[Holder], now_ms: float) -> None:
+        self._running_since_ms = min(self._running_since_ms, now_ms)
+        self._intended |= {holder.attempt_id for holder in stored}
+        self._intended &= {holder.attempt_id for holder in projected}
 
-    def _dead(self, believed: Sequence[Holder], truth: Sequence[Holder], now_ms: float) -> list[Holder]:
-        true_ids = {holder.attempt_id for holder in truth}
+    def _dead(self, projected: Sequence[Holder], stored: Sequence[Holder], now_ms: float) -> list[Holder]:
+        true_ids = {holder.attempt_id for holder in stored}
         oldest_ms = now_ms - self._grant_ttl_s * 1000
-        return [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
+        return [h for h in projected if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
 
-    async def _judged(self, dead: Sequence[Holder], *, held: int) -> Sequence[Holder]:
+    async def _freeable(self, dead: Sequence[Holder], *, held: int) -> Sequence[Holder]:
         """Those that may be freed. A holder whose attempt has ended was confirmed by the carrier; one without an
         attempt, unless it certainly never had one, is only our own conclusion."""
         if not dead:
@@ -151,15 +153,15 @@ class ChannelReconciler(Loop):
         return certain
 
     def _was_never_intended(self, holder: Holder) -> bool:
-        return holder.granted_ms > self._looking_since_ms and holder.attempt_id not in self._intended
+        return holder.granted_ms > self._running_since_ms and holder.attempt_id not in self._intended
 
     async def _give_back(self, dead: Sequence[Holder]) -> int:
-        """Their leads return to the schedule if Postgres still wants them called."""
+        """Their leads return to the schedule if they are still to be called in Postgres."""
         if not dead:
             return 0
         async with self._database.connection() as conn:
-            wanted = await store_schedule.places(conn, [h.lead_id for h in dead if h.lead_id])
-        due = {lead_id: to_ms(entry.due_at) for lead_id, entry in wanted.items()}
+            entries = await store_schedule.entries(conn, [h.lead_id for h in dead if h.lead_id])
+        due = {lead_id: to_ms(entry.due_at) for lead_id, entry in entries.items()}
         return await schedule.give_back(
             self._bus,
             [
@@ -171,9 +173,9 @@ class ChannelReconciler(Loop):
         )
 
 
-def _report(limits: Sequence[NumberLimit], truth: Sequence[Holder]) -> None:
+def _report(limits: Sequence[NumberLimit], stored: Sequence[Holder]) -> None:
     in_use = {str(limit.number_id): 0.0 for limit in limits}
-    for holder in truth:
+    for holder in stored:
         in_use[str(holder.number_id)] = in_use.get(str(holder.number_id), 0.0) + 1
     metrics.set_exactly(metrics.CHANNELS_IN_USE, in_use)
     metrics.set_exactly(metrics.CHANNELS_MAX, {str(limit.number_id): limit.max_channels for limit in limits})

@@ -1,7 +1,7 @@
-"""The checker: looks at attempts of which nothing was heard, and asks the carrier what became of them.
+"""The checker: finds attempts without recent events, and queries the carrier about them.
 
-What it learns goes into the mailbox of the call, as if the carrier had sent it: there is one way in which facts are
-folded. `absent` and `unknown` are our own conclusions, and are settled here.
+It appends what it learns to the call's mailbox, as if the carrier had sent it: facts are folded in one way only.
+`absent` and `unknown` are our own conclusions, and are settled here.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from trunkline.clock import Clock
 from trunkline.dispatch import queried_calls, unexplained
 from trunkline.dispatch.checks import (
     RETRY_S,
-    AskCall,
-    AskList,
     CheckLimits,
     Doubt,
     FreeChannel,
+    QueryCall,
+    QueryList,
     Resolution,
     Wait,
     next_step,
@@ -45,13 +45,13 @@ from trunkline.value import replace
 log = get_logger(__name__)
 
 BATCH = 100
-# A carrier that is down lets every question wait for its time-outs: 100 looks of three requests at 10 s, 20 at once,
-# are through within 150 s. So long nobody else takes them up.
+# A carrier that is down makes every query wait for its time-outs: 100 checks of three requests at 10 s, 20 at once, end
+# within 150 s. No other process claims them in that time.
 LEASE_S = 180.0
-AT_ONCE = 20
-# After this the others are looked at, and the slow account finishes beside them.
-PATIENCE_S = 5.0
-# The carrier's clock and ours differ, and its dates are whole seconds.
+CONCURRENCY = 20
+# After this the other accounts are checked, and the slow one finishes beside them.
+ROUND_TIMEOUT_S = 5.0
+# The carrier's clock and ours differ, and its times are whole seconds.
 CLOCK_SLACK = timedelta(seconds=60)
 
 
@@ -77,52 +77,52 @@ class Checker(Loop):
         self._inbox = inbox
         self._limits = limits
         self._settler = settler
-        self._looking: dict[AccountName, asyncio.Task[None]] = {}
+        self._running: dict[AccountName, asyncio.Task[None]] = {}
 
     async def run_once(self) -> int:
-        """Look at what is due; how many attempts that was. One slow account holds up no other."""
+        """Check the attempts that are due. Returns how many. One slow account delays no other."""
         async with self._database.connection() as conn:
-            due = await attempts.claim_checks(conn, limit=BATCH, lease_s=LEASE_S, not_of=self._looking)
+            due = await attempts.claim_checks(conn, limit=BATCH, lease_s=LEASE_S, not_of=self._running)
         for account, checks in _by_account(due).items():
-            self._looking[account] = asyncio.create_task(self._look_at_all(checks), name="checker.looks")
-        if self._looking:
-            await asyncio.wait(self._looking.values(), timeout=PATIENCE_S)
+            self._running[account] = asyncio.create_task(self._check_all(checks), name="checker.looks")
+        if self._running:
+            await asyncio.wait(self._running.values(), timeout=ROUND_TIMEOUT_S)
         self._collect()
         return len(due)
 
     async def drain(self) -> None:
-        """Until no carrier is being asked any more."""
-        await asyncio.gather(*self._looking.values(), return_exceptions=True)
+        """Until no carrier is being queried any more."""
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     def _collect(self) -> None:
-        over = [account for account, looks in self._looking.items() if looks.done()]
-        for looks in [self._looking.pop(account) for account in over]:
-            looks.result()
+        over = [account for account, task in self._running.items() if task.done()]
+        for task in [self._running.pop(account) for account in over]:
+            task.result()
 
-    async def _look_at_all(self, checks: Sequence[AttemptCheck]) -> None:
-        room = asyncio.Semaphore(AT_ONCE)
-        looks = await asyncio.gather(
-            *(self._look_in_turn(check, room) for check in checks), return_exceptions=True
+    async def _check_all(self, checks: Sequence[AttemptCheck]) -> None:
+        semaphore = asyncio.Semaphore(CONCURRENCY)
+        results = await asyncio.gather(
+            *(self._check_in_turn(check, semaphore) for check in checks), return_exceptions=True
         )
-        for failed in looks:
+        for failed in results:
             if isinstance(failed, BaseException):
-                raise failed  # all the others have been looked at; this one is, when its lease is over
+                raise failed  # all others have been checked; this one is checked again when its lease expires
 
-    async def _look_in_turn(self, check: AttemptCheck, room: asyncio.Semaphore) -> None:
-        async with room:
+    async def _check_in_turn(self, check: AttemptCheck, semaphore: asyncio.Semaphore) -> None:
+        async with semaphore:
             with bind(attempt_id=check.id, lead_id=check.lead_id):
-                await self._look_at(check)
+                await self._check(check)
 
-    async def _look_at(self, check: AttemptCheck) -> None:
+    async def _check(self, check: AttemptCheck) -> None:
         match next_step(check.state, check.age_s, check.doubt_checks, self._limits, self._list_lag_s(check)):
             case Wait(seconds=seconds):
-                await self._later(check, seconds)
+                await self._reschedule(check, seconds)
             case Doubt():
                 await self._doubt(check)
-            case AskList(final=final):
-                await self._ask_list(check, final)
-            case AskCall():
-                await self._ask_call(check)
+            case QueryList(final=final):
+                await self._search_list(check, final)
+            case QueryCall():
+                await self._look_up_call(check)
             case FreeChannel():
                 await self._free_channel(check)
 
@@ -132,31 +132,31 @@ class Checker(Loop):
         except CarrierConfigError:
             return 0.0  # its list cannot be read at all, so nothing is concluded from it
 
-    async def _later(self, check: AttemptCheck, seconds: float, *, doubted: bool = False) -> None:
+    async def _reschedule(self, check: AttemptCheck, seconds: float, *, doubted: bool = False) -> None:
         async with self._database.connection() as conn:
             await attempts.check_later(conn, {check.id: seconds}, doubted=doubted)
 
     async def _doubt(self, check: AttemptCheck) -> None:
         async with self._database.connection() as conn:
-            if await attempts.doubt(conn, [check.id]):
+            if await attempts.mark_in_doubt(conn, [check.id]):
                 log.error("attempt.in_doubt", reason="no_reply")
 
-    async def _ask_list(self, check: AttemptCheck, final: bool) -> None:
-        found = await self._candidates(check)
-        match found:
+    async def _search_list(self, check: AttemptCheck, final: bool) -> None:
+        candidates = await self._candidates(check)
+        match candidates:
             case [call]:
                 log.warning("attempt.found", call_id=call.call_id)
-                await self._tell(check, call)
+                await self._append(check, call)
             case [] if final:
-                await self._give_up(check, AttemptState.ABSENT, "not_in_call_list")
+                await self._write_off(check, AttemptState.ABSENT, "not_in_call_list")
             case _ if final:
-                reason = "call_list_unavailable" if found is None else "two_candidates"
-                await self._give_up(check, AttemptState.UNKNOWN, reason)
+                reason = "call_list_unavailable" if candidates is None else "two_candidates"
+                await self._write_off(check, AttemptState.UNKNOWN, reason)
             case _:
-                await self._later(check, 0.0, doubted=True)
+                await self._reschedule(check, 0.0, doubted=True)
 
     async def _candidates(self, check: AttemptCheck) -> list[CallView] | None:
-        """Calls of this pair that nobody has claimed; None if the list could not be read to its end."""
+        """Calls of this pair of numbers that no attempt has claimed; None if the list could not be read to its end."""
         try:
             carrier = self._carriers.get(check.carrier, check.account)
         except CarrierConfigError:
@@ -169,94 +169,98 @@ class Checker(Loop):
             known = await attempts.known_call_ids(conn, check.carrier, [call.call_id for call in listed])
         return _ours(check, [call for call in listed if call.call_id not in known])
 
-    async def _ask_call(self, check: AttemptCheck) -> None:
-        """A call without an end webhook is closed only after asking the carrier."""
+    async def _look_up_call(self, check: AttemptCheck) -> None:
+        """A call without an end webhook is closed only after a query to the carrier."""
         if check.carrier_call_id is None:
-            await self._ask_list(check, final=False)
+            await self._search_list(check, final=False)
             return
         try:
             carrier = self._carriers.get(check.carrier, check.account)
         except CarrierConfigError:
-            await self._later(check, RETRY_S)
+            await self._reschedule(check, RETRY_S)
             return
         may_be_queued = check.is_closed and carrier.limits.queues_excess
         if may_be_queued and await cancel_if_queued(carrier, check.carrier_call_id):
-            await self._later(check, RETRY_S)
+            await self._reschedule(check, RETRY_S)
             return
         view = await carrier.look_up(check.carrier_call_id)
         match view:
             case CallView():
-                # Some carriers tell a call that has ended under another name than the one they gave at first.
-                await self._tell(check, replace(view, call_id=check.carrier_call_id))
-                await self._later(check, RETRY_S if view.state == "ended" else self._limits.ring_timeout_s)
+                # Some carriers list an ended call under another id than the one they returned at first.
+                await self._append(check, replace(view, call_id=check.carrier_call_id))
+                await self._reschedule(
+                    check, RETRY_S if view.state == "ended" else self._limits.ring_timeout_s
+                )
             case NoSuchCall():
                 gone = CallView(
                     check.carrier_call_id, check.to_phone, check.from_phone, "", "ended", reason="failed"
                 )
-                await self._tell(check, gone)
-                await self._later(check, RETRY_S)
+                await self._append(check, gone)
+                await self._reschedule(check, RETRY_S)
             case _:
-                await self._later(check, RETRY_S)
+                await self._reschedule(check, RETRY_S)
 
-    async def _tell(self, check: AttemptCheck, call: CallView) -> None:
-        """Put what the carrier says into the call's mailbox, as one more event. An end, or a call in doubt, is news."""
+    async def _append(self, check: AttemptCheck, call: CallView) -> None:
+        """Append the carrier's view to the call's mailbox. An end, or a call in doubt, counts as a fix."""
         if call.state == "ended" or check.state is AttemptState.IN_DOUBT:
             metrics.RECONCILER_FIXES.labels(self.name).inc()
         if call.state == "ended" and check.state is not AttemptState.IN_DOUBT:
-            # Where one webhook was lost, others were.
+            # Where one webhook was lost, others probably were.
             async with self._database.connection() as conn:
-                await live_looks.soon(conn, check.carrier, check.account)
-        await queried_calls.tell(self._inbox, check.id, call, self._clock.now())
+                await live_looks.check_soon(conn, check.carrier, check.account)
+        await queried_calls.append(self._inbox, check.id, call, self._clock.now())
 
-    async def _give_up(self, check: AttemptCheck, state: AttemptState, reason: str) -> None:
+    async def _write_off(self, check: AttemptCheck, state: AttemptState, reason: str) -> None:
         log.error("attempt.given_up", state=state.value, reason=reason)
         async with self._database.transaction() as tx:
             locked = await attempts.lock(tx, [check.id])
-            if not await attempts.give_up(tx, check.id, state, reason, self._limits.call_max_s):
+            if not await attempts.write_off(tx, check.id, state, reason, self._limits.call_max_s):
                 return
             account = (check.carrier, check.account)
             taken_at = (await cooldowns.taken_at(tx, [account])).get(account)
-            others_are_taken = taken_at is not None and taken_at > check.intent_at
-            known = (await unexplained.met(tx, locked))[check.id]
-            decide = partial(_decide, state, reason, others_are_taken=others_are_taken, times=known.times)
+            others_were_accepted = taken_at is not None and taken_at > check.intent_at
+            known = (await unexplained.history(tx, locked))[check.id]
+            decide = partial(
+                _decide, state, reason, others_were_accepted=others_were_accepted, times=known.times
+            )
             settlement = await self._settler.settle(tx, locked, {check.id: decide})
-            if state is AttemptState.ABSENT and not others_are_taken:
+            if state is AttemptState.ABSENT and not others_were_accepted:
                 await unexplained.report(tx, account, reason, check.lead_id, known)
         metrics.ATTEMPTS_GIVEN_UP.labels(check.carrier, state.value).inc()
         if state is AttemptState.UNKNOWN:
             settlement.freed.clear()  # its channel is held until no call can be live on it
-        await settlement.tell(self._bus)
+        await settlement.publish(self._bus)
 
     async def resolve_unknown(self, attempt_id: UUID) -> Resolution:
-        """Ask once more about an attempt of unknown fate, for somebody who wants to call its lead again. A call that
-        the carrier knows is told to the call's mailbox; of one that it does not have, the channel is freed."""
+        """Query the carrier once more about an `unknown` attempt, for a person who wants to call its lead again. A call
+        that the carrier has goes to the call's mailbox; if it has none, the channel is freed."""
         async with self._database.connection() as conn:
             check = await attempts.unknown(conn, attempt_id)
         if check is None:
             return "settled"
         match await self._candidates(check):
             case [call]:
-                await self._tell(check, call)
+                await self._append(check, call)
                 return "found"
             case []:
-                return await self._is_absent(check)
+                return await self._settle_absent(check)
             case _:
                 return "unknown"
 
-    async def _is_absent(self, check: AttemptCheck) -> Resolution:
+    async def _settle_absent(self, check: AttemptCheck) -> Resolution:
         async with self._database.transaction() as tx:
             await attempts.lock(tx, [check.id])
-            is_absent = await attempts.is_absent(tx, check.id)
+            is_absent = await attempts.mark_absent(tx, check.id)
         if is_absent:
             log.warning("attempt.absent_when_asked_again", attempt_id=str(check.id))
-            await Settlement(freed=[check.id]).tell(self._bus)
+            await Settlement(freed=[check.id]).publish(self._bus)
         return "settled"
 
     async def _free_channel(self, check: AttemptCheck) -> None:
         async with self._database.transaction() as tx:
             freed = await attempts.free_channel(tx, check.id)
         if freed:
-            await Settlement(freed=[check.id]).tell(self._bus)
+            await Settlement(freed=[check.id]).publish(self._bus)
 
 
 def _by_account(due: Sequence[AttemptCheck]) -> dict[AccountName, list[AttemptCheck]]:
@@ -267,7 +271,7 @@ def _by_account(due: Sequence[AttemptCheck]) -> dict[AccountName, list[AttemptCh
 
 
 def _ours(check: AttemptCheck, unclaimed: Sequence[CallView]) -> list[CallView]:
-    """A call that bears our tag is ours alone, and one that bears another's is not. Most carriers keep no tag."""
+    """A call with our tag is ours alone, and one with another tag is not. Most carriers keep no tag."""
     tagged = [call for call in unclaimed if call.attempt_id == check.id]
     return tagged or [call for call in unclaimed if call.attempt_id is None]
 
@@ -278,12 +282,12 @@ def _decide(
     attempt: attempts.Attempt,
     retries: Retries,
     *,
-    others_are_taken: bool,
+    others_were_accepted: bool,
     times: int,
 ) -> LeadDecision:
-    """A call that never came about costs its lead something only if the account took others after it."""
+    """A call that was never placed counts against its lead only if the account accepted others after it."""
     if state is AttemptState.UNKNOWN:
         return Finish(Outcome.UNKNOWN, reason)
     return settle_decision.after_unexplained(
-        reason, attempt.budget, retries, others_are_taken=others_are_taken, times=times
+        reason, attempt.budget, retries, others_were_accepted=others_were_accepted, times=times
     )

@@ -1,8 +1,8 @@
-"""Pure: what to do about an attempt that has not been heard of for a while.
+"""Pure: what to do about an attempt without recent events.
 
-Every attempt that holds a channel is looked at now and then, whatever became of the process that made it. Nothing is
-closed by time alone: the carrier is asked first. Doubt is resolved by the carrier's call list, asked at 5 s, 30 s,
-2 min and 10 min; only a list that was read to its end and lacks the call past the horizon makes it `absent`.
+Every attempt that holds a channel is checked from time to time, whatever happened to the process that made it. Nothing
+is closed by time alone: the checker queries the carrier first. The carrier's call list resolves doubt, read at 5 s,
+30 s, 2 min and 10 min; only a list that was read to its end and lacks the call past the horizon makes it `absent`.
 """
 
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from typing import Literal
 
 from trunkline.states import AttemptState
 
-# Seconds after the send at which the call list is asked. The last is the horizon: it must be later than the request's
+# Seconds after the send at which the call list is read. The last is the horizon: it must be later than the request's
 # deadline, the ring time and the list's own lag together.
 DOUBT_STEPS_S = (5.0, 30.0, 120.0, 600.0)
-# A call of which nothing was heard since it was answered is asked after this often.
+# How often an answered call without further events is looked up.
 ANSWERED_EVERY_S = 60.0
-# Room for the carrier's own delays beyond the ring time-out.
+# Allowance for the carrier's own delays beyond the ring time-out.
 RING_GRACE_S = 30.0
 RETRY_S = 30.0
 
 
-# What came of asking once more about an attempt of unknown fate: the carrier knows the call; it has no such call, or
-# the fate became known otherwise; it cannot say.
+# The result of one more query about an `unknown` attempt: the carrier has the call; it has no such call, or the attempt
+# was settled otherwise; the carrier cannot tell.
 Resolution = Literal["found", "settled", "unknown"]
 
 
@@ -33,7 +33,7 @@ class CheckLimits:
 
     @property
     def reply_deadline_s(self) -> float:
-        """Past this no dialer is waiting for the reply any more, and none has it still to write down."""
+        """Past this no dialer waits for the reply any more, or has one left to write."""
         return self.request_timeout_s + 10.0
 
     @property
@@ -58,23 +58,23 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class AskList:
-    """Was it dialled? `final`: this is the last time we ask."""
+class QueryList:
+    """Was it dialled? `final`: this is the last query."""
 
     final: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AskCall:
-    """Is it still going on?"""
+class QueryCall:
+    """Is it still live?"""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeChannel:
-    """Nothing can be live on this channel any more."""
+    """No call can be live on this channel any more."""
 
 
-Step = Wait | Doubt | AskList | AskCall | FreeChannel
+Step = Wait | Doubt | QueryList | QueryCall | FreeChannel
 
 
 def next_step(
@@ -88,9 +88,9 @@ def next_step(
             return _doubt_step(age_s, doubt_checks, limits.ring_over_s + list_lag_s)
         case AttemptState.ACCEPTED | AttemptState.RINGING:
             left_s = limits.ring_timeout_s + RING_GRACE_S - age_s
-            return Wait(left_s) if left_s > 0 else AskCall()
+            return Wait(left_s) if left_s > 0 else QueryCall()
         case AttemptState.ANSWERED:
-            return AskCall() if age_s >= ANSWERED_EVERY_S else Wait(ANSWERED_EVERY_S - age_s)
+            return QueryCall() if age_s >= ANSWERED_EVERY_S else Wait(ANSWERED_EVERY_S - age_s)
         case _:
             return FreeChannel()
 
@@ -99,4 +99,4 @@ def _doubt_step(age_s: float, doubt_checks: int, horizon_s: float) -> Step:
     step = min(doubt_checks, len(DOUBT_STEPS_S) - 1)
     final = step == len(DOUBT_STEPS_S) - 1
     due_s = max(DOUBT_STEPS_S[step], horizon_s if final else 0.0)
-    return AskList(final) if age_s >= due_s else Wait(due_s - age_s)
+    return QueryList(final) if age_s >= due_s else Wait(due_s - age_s)

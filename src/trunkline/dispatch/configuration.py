@@ -1,4 +1,4 @@
-"""What the match obeys: numbers, weights and limits from Postgres, stops from this process's view of the controls."""
+"""The configuration of the match: numbers, weights and limits from Postgres, stops from this process's controls."""
 
 import random
 from collections.abc import Mapping
@@ -39,28 +39,28 @@ def _own_tiers(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def stops(controls: Controls) -> dict[str, str]:
-    """By the subjects that the scripts know: everything, a reseller, a merchant, a campaign."""
+    """By the subjects of the scripts: everything, a reseller, a merchant, a campaign."""
     if everything := controls.stopped():
         return {ALL: everything.reason}
-    found = {}
+    by_subject = {}
     for control in controls.in_force:
         kind = _SUBJECTS.get(control.scope)
         if kind and control.phase(controls.now()) == "stopped":
-            found[f"{kind}/{control.subject}"] = control.reason
-    return found
+            by_subject[f"{kind}/{control.subject}"] = control.reason
+    return by_subject
 
 
 def _allowed(limit: NumberLimit, carrier: str, controls: Controls) -> NumberLimit:
-    """A number that is stopped, by itself or with its carrier, grants nothing."""
+    """A number that is stopped, by itself or with its carrier, gets no grants."""
     stop = controls.stopped(number_id=limit.number_id, carrier=carrier)
     is_its_own = stop is not None and stop.scope in (Scope.NUMBER, Scope.CARRIER)
     return replace(limit, max_channels=0) if is_its_own else limit
 
 
 class DialStops:
-    """Asked once more inside the intent: what was stopped after the match is not dialled. Whatever grows back after a
-    stop starts only a growing share of its calls. The answer is kept with the lead, whose tenant reads it: it says at
-    which level calls are stopped, and not what somebody above the tenant wrote about it."""
+    """The intent checks this: what was stopped after the match is not dialled. After a stop has ended, only a growing
+    share of the calls starts. The result is stored with the lead, and its tenant reads it: it names the level at which
+    calls are stopped, and not the reason that an operator above the tenant wrote."""
 
     def __init__(self, controls: Controls, rollout: Rollout | None = None):
         self._controls = controls

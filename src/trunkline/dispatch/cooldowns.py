@@ -1,16 +1,16 @@
-"""Cooldowns: a circuit breaker for whatever a carrier refuses for our sake, as narrow as the refusal.
+"""Cooldowns: a circuit breaker for what a carrier refuses because of us, as narrow as the refusal.
 
-    refused (credentials, credit, our number, a country)   ─► cooldown, kept in Postgres
+    refused (credentials, credit, our number, a country)   ─► cooldown, stored in Postgres
       after 20 s one call goes out as a probe              ─► refused: the next one after twice as long, at most 5 min
-                                                           ─► taken: over
+                                                           ─► accepted: over
 
-Intents name the probe under the account's lock, so there is one at a time over all processes, and each time it is
-another person while there is one: a lead that nobody could ever call does not hold up the others. The lead of a refused
-call has lost nothing. An account that has not taken a call for an hour begins with a probe too, or a burst would leave
-before its first refusal is known.
+Intents name the probe under the account's lock, so there is one at a time over all processes, and each calls another
+person if there is one: a lead that no carrier would ever call does not block the others. A refused call costs its lead
+nothing. An account that has not accepted a call for an hour begins with a probe too, or a burst would leave before its
+first refusal is known.
 
-A process that cannot reach a carrier leaves it alone by itself; the others go on. When two say so, and no call was
-taken since, the account as a whole is left alone.
+A process that cannot reach a carrier leaves it out by itself; the others go on. When two report it, and no call was
+accepted since, every process leaves the account out.
 """
 
 import time
@@ -46,26 +46,26 @@ log = get_logger(__name__)
 
 FIRST_WAIT_S = 20.0
 WAIT_MAX_S = 300.0
-# A request that was not answered by then does not answer any more.
+# A request without a reply by then gets none.
 PROBE_DEADLINE = timedelta(seconds=15)
-# Where a carrier takes calls and fails them later, it does so while nothing rings.
+# Some carriers accept calls and fail them later; they do so before ringing.
 RINGING_DEADLINE = timedelta(seconds=60)
-# A probe that nobody sent, or that was throttled, says nothing. The next one follows, and not in a hot loop.
+# A probe that was not sent, or was throttled, proves nothing. The next one follows after this, not in a hot loop.
 UNDECIDED_WAIT = timedelta(seconds=1)
-# For so long after a probe may go, it is somebody else's than the last one.
-ANOTHER_PERSON = timedelta(seconds=2)
-# While a probe is under way it is looked for again: soon at first, less often as it gets older.
-PROBE_LOOK = timedelta(milliseconds=250)
-# An account that has taken no call for so long may have lost its credentials, and nobody would know.
+# For this long after a probe is allowed, it calls another person than the last one did.
+OTHER_PERSON_FIRST = timedelta(seconds=2)
+# While a probe is in flight it is checked again: soon at first, less often as it gets older.
+PROBE_RECHECK = timedelta(milliseconds=250)
+# An account that has accepted no call for this long may have lost its credentials unnoticed.
 PROVEN_FOR = timedelta(hours=1)
-# A code that is in no table counts for the account when so many people in a row have met it.
+# A code in no table counts against the account when this many leads in a row have met it.
 UNEXPLAINED_MAX = 3
-# A process that cannot reach an account does not ask for its leads; one grant is given back with this.
+# A process that cannot reach an account requests none of its leads; one grant is given back with this.
 OTHER_PROCESS_WAIT = timedelta(milliseconds=100)
-TAKEN_EVERY_S = 1.0
+NOTE_ACCEPTED_EVERY_S = 1.0
 ALARM = "carrier_refuses"
 
-Fate = Literal["none", "open", "taken", "refused", "undecided"]
+ProbeResult = Literal["none", "open", "taken", "refused", "undecided"]
 _BLOCKS: Mapping[Scope, Blocks] = {
     "account": Blocks.ACCOUNT,
     "number": Blocks.NUMBER,
@@ -74,15 +74,15 @@ _BLOCKS: Mapping[Scope, Blocks] = {
 }
 
 
-# What else than the cause itself leaves a cooldown as it is.
-_STILL: Mapping[Scope, tuple[str, ...]] = {
+# Refusals other than the cause itself that leave a cooldown as it is.
+_UNCHANGED_BY: Mapping[Scope, tuple[str, ...]] = {
     "account": ("refused_unknown", "not_connected"),
     "process": ("not_connected",),
 }
 
 
 def end_reason(place: Rejected) -> str:
-    """What is kept with an attempt that was refused. `refused` alone is about the person called."""
+    """Stored with a refused attempt. `refused` alone is about the person called."""
     if place.reason != "refused" or place.blames == "destination":
         return f"{place.reason}:{place.code}"
     return f"refused_{place.blames}:{place.code}"
@@ -92,8 +92,8 @@ def wait_s(probes: int) -> float:
     return min(WAIT_MAX_S, FIRST_WAIT_S * 2.0 ** min(probes, 16))
 
 
-def fate(cooldown: Cooldown, subject: Subject, carrier: str, now: datetime) -> Fate:
-    """What became of the last probe, as its attempt tells it."""
+def probe_result(cooldown: Cooldown, subject: Subject, carrier: str, now: datetime) -> ProbeResult:
+    """The result of the last probe, from its attempt."""
     probe = cooldown.probe
     if probe is None:
         return "none"
@@ -112,30 +112,31 @@ def fate(cooldown: Cooldown, subject: Subject, carrier: str, now: datetime) -> F
             return "taken"
 
 
-def _refusal(reason: str, scope: Scope) -> Fate:
-    """A refusal for another reason shows that the account was let pass, and says nothing of a number or a country."""
-    word = reason.partition(":")[0]
-    if word in (f"refused_{scope}", *_STILL.get(scope, ())):
+def _refusal(reason: str, scope: Scope) -> ProbeResult:
+    """A refusal for another reason shows that the account was accepted, and says nothing about a number or a
+    country."""
+    kind = reason.partition(":")[0]
+    if kind in (f"refused_{scope}", *_UNCHANGED_BY.get(scope, ())):
         return "refused"
-    is_reached = scope in _STILL and word.startswith("refused")
+    is_reached = scope in _UNCHANGED_BY and kind.startswith("refused")
     return "taken" if is_reached else "undecided"
 
 
-def _ended(probe: CooldownProbe, scope: Scope, carrier: str) -> Fate:
+def _ended(probe: CooldownProbe, scope: Scope, carrier: str) -> ProbeResult:
     verdict = failed_for_us(carrier, probe.end_reason)
     return "refused" if isinstance(verdict, Rejected) and verdict.blames == scope else "taken"
 
 
 def failed_for_us(carrier: str, reason: str | None) -> Rejected | Throttled | None:
-    """What the end of a call that was taken says of our account, our number or a country. None: nothing."""
+    """What the end of an accepted call says about our account, our number or a country. None: nothing."""
     if not reason or not reason.startswith(FAILED_FOR_US):
         return None
     return judge_end(carrier, reason.removeprefix(FAILED_FOR_US))
 
 
 class Cooling:
-    """What cooldowns let a batch do, and the probes that it names. Pure; read and written under the account's lock.
-    `process` is who asks: what others cannot reach is nothing to it."""
+    """What cooldowns allow a batch, and the probes that it names. Pure; read and written under the account's lock.
+    `process` is the one that dials: accounts that other processes cannot reach do not concern it."""
 
     def __init__(self, counts: LimitCounts, process: str = ""):
         self._now = counts.now
@@ -143,33 +144,35 @@ class Cooling:
         self._taken = counts.taken
         self._process = process
         self._countries = {subject.name for subject in counts.cooldowns if subject.scope == "country"}
-        self._named: set[Subject] = set()
-        # Those whose probe was taken, with it; and until when this process leaves accounts alone.
+        self._probed: set[Subject] = set()
+        # Cooldowns whose probe was accepted, with the probe; and until when this process leaves accounts out.
         self.over: dict[Subject, UUID] = {}
         self.unreachable: dict[AccountName, datetime] = {}
 
     def refusal(self, case: Case) -> GateRefusal | None:
-        for subject, cooldown in self._of(case):
+        for subject, cooldown in self._active(case):
             if until := self._closed_until(case, subject, cooldown):
-                return self._answer(case, subject, until)
+                return self._refuse(case, subject, until)
             if cooldown and cooldown.probe and self._is_too_soon(case, cooldown, cooldown.probe):
                 return GateRefusal(
-                    RefusalReason.COOLDOWN, Blocks.LEAD, cooldown.opens_at + ANOTHER_PERSON, subject.scope
+                    RefusalReason.COOLDOWN, Blocks.LEAD, cooldown.opens_at + OTHER_PERSON_FIRST, subject.scope
                 )
         return None
 
     def admit(self, case: Case, send_at: datetime) -> tuple[NewProbe, ...]:
-        """The cooldowns that this call is a probe of."""
-        return tuple(self._probe(case, subject, cooldown, send_at) for subject, cooldown in self._of(case))
+        """The cooldowns that this call probes."""
+        return tuple(
+            self._probe(case, subject, cooldown, send_at) for subject, cooldown in self._active(case)
+        )
 
-    def _of(self, case: Case) -> Iterator[tuple[Subject, Cooldown | None]]:
-        """Those that are not over. None: it has to be proven first."""
+    def _active(self, case: Case) -> Iterator[tuple[Subject, Cooldown | None]]:
+        """Those that are not over. None: the account has to be proven first."""
         for subject in self._subjects(case):
             cooldown = self._cooldowns.get(subject)
             if cooldown is None:
                 if subject.scope == "account" and not self._is_proven(case):
                     yield subject, None
-            elif self._fate(case, subject, cooldown) != "taken":
+            elif self._probe_result(case, subject, cooldown) != "taken":
                 yield subject, cooldown
             elif cooldown.probe is not None:
                 self.over[subject] = cooldown.probe.id
@@ -186,18 +189,18 @@ class Cooling:
         taken_at = self._taken.get(_account(case))
         return taken_at is not None and taken_at > self._now - PROVEN_FOR
 
-    def _fate(self, case: Case, subject: Subject, cooldown: Cooldown) -> Fate:
-        return fate(cooldown, subject, _account(case)[0], self._now)
+    def _probe_result(self, case: Case, subject: Subject, cooldown: Cooldown) -> ProbeResult:
+        return probe_result(cooldown, subject, _account(case)[0], self._now)
 
     def _closed_until(self, case: Case, subject: Subject, cooldown: Cooldown | None) -> datetime | None:
-        if subject in self._named:
-            return self._now + PROBE_LOOK
+        if subject in self._probed:
+            return self._now + PROBE_RECHECK
         if cooldown is None:
             return None
-        match self._fate(case, subject, cooldown):
+        match self._probe_result(case, subject, cooldown):
             case "open":
                 assert cooldown.probe is not None, "it is under way"
-                return self._now + max(PROBE_LOOK, (self._now - cooldown.probe.sent_at) / 2)
+                return self._now + max(PROBE_RECHECK, (self._now - cooldown.probe.sent_at) / 2)
             case "undecided":
                 assert cooldown.probe is not None, "it was not sent"
                 opens_at = cooldown.probe.sent_at + UNDECIDED_WAIT
@@ -206,20 +209,20 @@ class Cooling:
         return opens_at if opens_at > self._now else None
 
     def _is_too_soon(self, case: Case, cooldown: Cooldown, probe: CooldownProbe) -> bool:
-        """Its person was the last probe's, and others come first."""
-        return probe.phone == case.lead.phone and self._now < cooldown.opens_at + ANOTHER_PERSON
+        """The last probe called the same person, and others come first."""
+        return probe.phone == case.lead.phone and self._now < cooldown.opens_at + OTHER_PERSON_FIRST
 
-    def _answer(self, case: Case, subject: Subject, until: datetime) -> GateRefusal:
-        # Not which account: it may be the platform's, and the lead's tenant reads this.
+    def _refuse(self, case: Case, subject: Subject, until: datetime) -> GateRefusal:
+        # Does not name the account: it may be the platform's, and the lead's tenant reads this.
         if subject.scope == "process":
             self.unreachable[_account(case)] = until
             until = self._now + OTHER_PROCESS_WAIT
         return GateRefusal(RefusalReason.COOLDOWN, _BLOCKS[subject.scope], until, subject.scope)
 
     def _probe(self, case: Case, subject: Subject, cooldown: Cooldown | None, send_at: datetime) -> NewProbe:
-        self._named.add(subject)
+        self._probed.add(subject)
         probes = cooldown.probes if cooldown else 0
-        if cooldown and self._fate(case, subject, cooldown) != "undecided":
+        if cooldown and self._probe_result(case, subject, cooldown) != "undecided":
             probes += 1
         opens_at = send_at + timedelta(seconds=wait_s(probes))
         return NewProbe(subject, _account(case), case.grant.attempt_id, probes, opens_at)
@@ -230,13 +233,13 @@ def _account(case: Case) -> AccountName:
 
 
 class CarrierUnreachable:
-    """Accounts that this process cannot reach now. A hint for what it asks to be matched with: Postgres decides."""
+    """Accounts that this process cannot reach now. A hint for its matches: Postgres decides."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic):
         self._clock_s = clock_s
         self._until_s: dict[AccountName, float] = {}
 
-    def leave_alone(self, account: AccountName, seconds: float) -> None:
+    def leave_out(self, account: AccountName, seconds: float) -> None:
         self._until_s[account] = self._clock_s() + seconds
 
     def is_over(self, account: AccountName) -> None:
@@ -249,7 +252,7 @@ class CarrierUnreachable:
 
 
 class CarrierAnswer(Value, frozen=True):
-    """A carrier's answer to one request, or why a call failed that it had taken."""
+    """A carrier's answer to one request, or the failure of a call that it had accepted."""
 
     attempt_id: UUID
     lead_id: UUID | None
@@ -258,10 +261,10 @@ class CarrierAnswer(Value, frozen=True):
     phone: Private[str]
     place: PlaceResult
     is_probe: bool = False
-    after_taken: bool = False
+    after_acceptance: bool = False
 
 
-class CooldownBook:
+class CooldownWriter:
     """Begins cooldowns by what carriers answered, and ends them. Always after the answers are written, and in
     transactions that touch nothing else: an intent that waits for an attempt holds the account's lock."""
 
@@ -272,40 +275,42 @@ class CooldownBook:
         self._noted_at_s: dict[AccountName, float] = {}
 
     async def note(self, answers: Sequence[CarrierAnswer]) -> None:
-        """What cannot be written now is met again: by the next refusal, or in the probe's own attempt."""
+        """What cannot be written now comes back: with the next refusal, or in the probe's own attempt."""
         refused = [answer for answer in answers if isinstance(answer.place, Rejected)]
         try:
             if refused:
                 await self._note_refused(refused)
-            await self._note_taken([answer for answer in answers if isinstance(answer.place, Accepted)])
+            await self._note_accepted([answer for answer in answers if isinstance(answer.place, Accepted)])
         except UNAVAILABLE as error:
             log.warning("cooldowns.not_noted", answers=len(answers), error=str(error))
 
-    async def _note_taken(self, taken: Sequence[CarrierAnswer]) -> None:
+    async def _note_accepted(self, accepted: Sequence[CarrierAnswer]) -> None:
         now_s = time.monotonic()
-        probes = [answer.attempt_id for answer in taken if answer.is_probe]
-        missing = set(self.unreachable.accounts()) if taken else set()
-        reached = sorted(missing & {answer.account for answer in taken})
+        probes = [answer.attempt_id for answer in accepted if answer.is_probe]
+        unreachable = set(self.unreachable.accounts()) if accepted else set()
+        reached = sorted(unreachable & {answer.account for answer in accepted})
         accounts = sorted(
             {
                 answer.account
-                for answer in taken
+                for answer in accepted
                 if answer.is_probe
-                or answer.account in missing
-                or now_s - self._noted_at_s.get(answer.account, 0.0) > TAKEN_EVERY_S
+                or answer.account in unreachable
+                or now_s - self._noted_at_s.get(answer.account, 0.0) > NOTE_ACCEPTED_EVERY_S
             }
         )
         if not accounts:
             return
         self._noted_at_s |= dict.fromkeys(accounts, now_s)
         async with self._database.connection() as conn:
-            over = await cooldowns.note_taken(conn, accounts, probes, [*map(self._own, reached)])
+            over = await cooldowns.note_accepted(
+                conn, accounts, probes, [*map(self._process_subject, reached)]
+            )
         for account in reached:
             self.unreachable.is_over(account)
         await clear_alarms(self._database, over)
 
     async def _note_refused(self, answers: Sequence[CarrierAnswer]) -> None:
-        """The next call that is taken counts at once, however lately another one was."""
+        """The next accepted call counts at once, however recently another one did."""
         refused: dict[Subject, CarrierRefused] = {}
         for answer in answers:
             assert isinstance(answer.place, Rejected), "the others were not refused"
@@ -314,14 +319,14 @@ class CooldownBook:
             if subject := self._subject(answer, answer.place.blames):
                 place, remedy = answer.place, REMEDIES[answer.place.blames]
                 refused[subject] = CarrierRefused(
-                    subject, answer.account, place.code, _why(place), remedy, answer.after_taken
+                    subject, answer.account, place.code, _why(place), remedy, answer.after_acceptance
                 )
-        refused |= await self._met_by_many(answers)
+        refused |= await self._blamed_accounts(answers)
         await self._begin(list(refused.values()))
         for each in refused.values():
             if each.subject.scope == "process":
-                self.unreachable.leave_alone(each.account, FIRST_WAIT_S)
-                await self._begin_for_all(each)
+                self.unreachable.leave_out(each.account, FIRST_WAIT_S)
+                await self._begin_for_account(each)
 
     def _subject(self, answer: CarrierAnswer, blames: Blame) -> Subject | None:
         account = "/".join(answer.account)
@@ -333,30 +338,30 @@ class CooldownBook:
             case "country":
                 return Subject("country", f"{account}/{region_of(answer.phone)}")
             case "network":
-                return self._own(answer.account)
+                return self._process_subject(answer.account)
             case _:
                 return None
 
-    def _own(self, account: AccountName) -> Subject:
+    def _process_subject(self, account: AccountName) -> Subject:
         return Subject("process", f"{self._process}:{'/'.join(account)}")
 
-    async def _met_by_many(self, answers: Sequence[CarrierAnswer]) -> dict[Subject, CarrierRefused]:
-        """Accounts that a code which is in no table is about, as it seems by now."""
-        met: dict[tuple[AccountName, str], set[UUID]] = {}
+    async def _blamed_accounts(self, answers: Sequence[CarrierAnswer]) -> dict[Subject, CarrierRefused]:
+        """Accounts that seem to be the cause of a code in no table."""
+        leads_by_code: dict[tuple[AccountName, str], set[UUID]] = {}
         for answer in answers:
             if isinstance(answer.place, Rejected) and answer.place.blames == "unknown" and answer.lead_id:
-                met.setdefault((answer.account, answer.place.code), set()).add(answer.lead_id)
-        found = {}
-        for (account, code), leads in met.items():
+                leads_by_code.setdefault((answer.account, answer.place.code), set()).add(answer.lead_id)
+        blamed = {}
+        for (account, code), leads in leads_by_code.items():
             async with self._database.connection() as conn:
                 in_a_row = await cooldowns.note_unexplained(conn, account, code, sorted(leads))
             if in_a_row >= UNEXPLAINED_MAX:
                 subject = Subject("account", "/".join(account))
                 why = f"{in_a_row} people in a row met a code that is in no table"
-                found[subject] = CarrierRefused(subject, account, code, why, REMEDIES["unknown"])
-        return found
+                blamed[subject] = CarrierRefused(subject, account, code, why, REMEDIES["unknown"])
+        return blamed
 
-    async def _begin_for_all(self, unreachable: CarrierRefused) -> None:
+    async def _begin_for_account(self, unreachable: CarrierRefused) -> None:
         async with self._database.connection() as conn:
             processes = await cooldowns.unreachable_processes(conn, unreachable.account)
         if processes < 2:

@@ -1,7 +1,7 @@
-"""Counts the calls that end: how many are answered, and how many of the people who answer find no agent.
+"""Counts the calls that end: how many are answered, and how many of these find no agent (abandoned calls).
 
-In the transaction that settles them, so that a share over 30 days misses none. What counts as abandoned is more than
-what overdialling causes: whoever answered and found nobody was abandoned, whatever the reason.
+In the transaction that settles them, so that a rate over 30 days misses none. Every answered call without an agent
+counts as abandoned, whether overdialling caused it or not.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,49 +26,49 @@ async def count(
     learnt: Mapping[UUID, CallFacts],
     policies: Mapping[UUID, Effective],
 ) -> None:
-    """Of the attempts that are over, those that a carrier took and ended: what it refused was no call."""
+    """Of the ended attempts, those that a carrier accepted and ended: a refused one was no call."""
     calls = list(_calls(ended, locked, learnt, policies))
     abandoned = await abandonment.count(tx, calls)
     for call in calls:
         if call.by_person:
             metrics.CALLS_BY_PERSON.inc()
-    _note(abandoned)
+    _count_abandoned(abandoned)
 
 
 async def count_late(
     tx: Connection, locked: Mapping[UUID, Attempt], learnt: Mapping[UUID, CallFacts]
 ) -> None:
-    """Of calls that were over before: it became known that no agent was there, where nobody could say."""
+    """Of calls that had ended before: no agent is proven now where it was unknown."""
     missed = [
         attempt_id
         for attempt_id, facts in learnt.items()
         if locked[attempt_id].facts.agent is Agent.UNKNOWN
         and _was_abandoned(call_evidence.verdict_of(locked[attempt_id], facts))
     ]
-    _note(await abandonment.count_late(tx, missed))
+    _count_abandoned(await abandonment.count_late(tx, missed))
 
 
 async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
-    """Of calls that were over before: their agents spoke after the carrier, so there was one. Safe to repeat."""
+    """Of calls that had ended before: their agents reported after the carrier, so there was one. Safe to repeat."""
     corrections = []
     for attempt in seen:
         if attempt.report is None or attempt.facts.state is not AttemptState.ENDED:
             continue
         now = call_evidence.verdict_of(attempt, call_evidence.with_agent(attempt, attempt.facts))
-        if _was_abandoned(call_evidence.told_by_carrier(attempt)) and not _was_abandoned(now):
+        if _was_abandoned(call_evidence.verdict_without_report(attempt)) and not _was_abandoned(now):
             by_machine = now.outcome is Outcome.VOICEMAIL
             corrections.append(Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine))
     await abandonment.correct(tx, corrections)
 
 
 async def correct_revised(tx: Connection, revised: Iterable[Attempt]) -> None:
-    """Of leads whose outcome changes by such a report, which happens once: a machine had answered, and was taken for a
+    """Of leads whose outcome such a report changes, which happens once: a machine had answered, and was counted as a
     person."""
     machines = [
         Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine=True)
         for attempt in revised
         if call_evidence.verdict_of(attempt, attempt.facts).outcome is Outcome.VOICEMAIL
-        and _was_served(call_evidence.told_by_carrier(attempt))
+        and _was_served(call_evidence.verdict_without_report(attempt))
     ]
     await abandonment.correct(tx, machines, are_served=True)
 
@@ -98,7 +98,7 @@ def _calls(
         )
 
 
-def _note(abandoned: Iterable[bool]) -> None:
+def _count_abandoned(abandoned: Iterable[bool]) -> None:
     for overdialled in abandoned:
         metrics.CALLS_ABANDONED.labels("overdialled" if overdialled else "no_agent").inc()
 

@@ -1,8 +1,8 @@
-"""Turning event dispatch on for merchants whose leads another system has called until now.
+"""Cutover: turns event dispatch on for merchants whose leads another system has called until now.
 
-Such leads are taken in here too while they are left out, so that the change needs no flag day. What was due before the
-change is that system's: it has called them. Nobody may be rung twice for a change of a flag, so they are not called
-here, unless whoever turns it on says how many he has seen.
+Such leads are ingested here too before the cutover, so that it needs no flag day. Leads that were due before it belong
+to the other system, which has called them. No person may be called twice because of a flag, so they are not called
+here, unless the operator who turns it on confirms their number.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from trunkline.value import Value
 
 
 class Cutover(Value, frozen=True):
-    """What a change of the flag does: for whom it turns dispatch on and off, and how many leads of those who are turned
-    on were due before, by merchant."""
+    """The effect of a change of the flag: the merchants for which it turns dispatch on and off, and by merchant the
+    leads that were due before, of those it turns on."""
 
     turned_on: tuple[str, ...]
     turned_off: tuple[str, ...]
@@ -31,7 +31,7 @@ NOTHING = Cutover((), (), {})
 
 
 async def foresee(conn: Connection, before: Flag | None, after: Flag | None) -> Cutover:
-    """None is a flag that nobody has set."""
+    """None is a flag that is not set."""
     on: list[str] = []
     off: list[str] = []
     for reseller_id, merchant_id in await cutovers.merchants(conn):

@@ -1,18 +1,18 @@
-"""The dialer: asks for grants and has them dialled, batch by batch.
+"""The dialer: takes grants from the match and dials them, batch by batch.
 
     match ─► slots ─► intent ─► send ─► results
-      ▲         │ refused: given back, and what was refused is blocked (`batches`)
-      └── wakeup, next moment, 1 s
+      ▲         │ refused: given back, and the cause is blocked (`batches`)
+      └── wakeup, next due time, 1 s
 
-A lead is matched and its call committed a little ahead of its due time, and the call leaves when that has come: so it
-is on time however long the way was, and what falls due together shares its match and its transaction. What is overdue
-waits for nothing.
+The dialer matches a lead and commits its call a little ahead of the due time, and sends the call at the due time: so
+the call is on time however long match and intent took, and leads that fall due together share a match and a
+transaction. Overdue calls are sent at once.
 
-The transaction of the intent begins while the match is on its way. While there is little to do, a round waits for its
-batch. When a batch was full, the next one is begun beside it.
+The transaction of the intent begins while the match is under way. Under low load a round waits for its batch. When a
+batch was full, the next one begins beside it.
 
 Without Valkey the grants come from Postgres alone, at a reduced, stated rate, through the same intent; one dialer of
-all asks for them (`fallback`). Nothing is sent that is not committed. A dialer that dies between two steps leaves a
+all requests them (`fallback`). Nothing is sent that is not committed. A dialer that dies between two steps leaves a
 trace that a loop finds: a holder without an attempt, or an attempt still `dialing`.
 """
 
@@ -28,7 +28,7 @@ from trunkline.bus.dialer_wakeups import DialerWakeups
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.agents import NoAgentsNeeded, SlotSource
-from trunkline.dispatch.batches import Ask, Batches
+from trunkline.dispatch.batches import Batches, RunPrecheck
 from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.offset import ClockOffset
@@ -43,14 +43,14 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# The share of the time ahead that is for gathering what falls due; the rest is for the match and the intent.
-GATHERED = 0.5
-# How often the dialer looks whether accounts are still left out: the end of a call of theirs wakes no dialer.
-LEFT_OUT_LOOK_S = 0.05
-# While Valkey is away it is tried so often, or less: see `next_try_s`.
-VALKEY_AGAIN_S = 1.0
+# The share of `ahead_s` in which leads that fall due are gathered; the remainder is for the match and the intent.
+GATHER_SHARE = 0.5
+# How often the dialer checks whether accounts are still left out: the end of one of their calls wakes no dialer.
+LEFT_OUT_RECHECK_S = 0.05
+# While Valkey is unavailable, the dialer retries it this often or less: see `next_try_s`.
+VALKEY_RETRY_S = 1.0
 
-# And the transaction that is begun for them, if one is.
+# The grants, and the transaction that was begun for them.
 Granted: TypeAlias = tuple[Sequence[Grant], EarlyTransaction | None]
 # Gives leads whose calling window closed before their turn (id and version) a new due time, in Postgres first.
 NextOpening = Callable[[Sequence[tuple[UUID, int]]], Awaitable[Sequence[Entry]]]
@@ -58,20 +58,20 @@ NextOpening = Callable[[Sequence[tuple[UUID, int]]], Awaitable[Sequence[Entry]]]
 
 @dataclass(frozen=True, slots=True)
 class DialerLimits:
-    # A match costs 0.1 ms for one grant and under 1 ms for sixteen, and blocks Valkey meanwhile.
+    # A match costs 0.1 ms for one grant and under 1 ms for 16, and blocks Valkey meanwhile.
     batch_max: int = 16
-    # While the match has more than a batch can hold, so many intents are on their way at once.
+    # Intents that run at the same time while the match has more grants than a batch can hold.
     batches_max: int = 3
-    # Those that wait for their moment among them: fifty at 500 calls a second.
+    # Includes calls that wait for their due time: 50 at 500 calls a second.
     in_flight_max: int = 192
-    # Of these, when there is no more room: an account with fewer is still served, so that one whose carrier hangs holds
-    # up nobody else. At most twice the room is used.
+    # Once `in_flight_max` is reached, an account with fewer calls in flight than this is still served, so that one
+    # whose carrier hangs delays no other. At most twice `in_flight_max` calls are in flight.
     account_share: int = 48
     wait_max_s: float = 1.0
-    # So long before its due time a call is made ready, at most: the first part of it is for gathering, the rest for a
-    # match and an intent, which take up to 40 ms on a busy machine.
+    # The dialer prepares a call at most this long before its due time: the first part is for gathering, the remainder
+    # for a match and an intent, which take up to 40 ms on a busy machine.
     ahead_s: float = 0.1
-    # Without Valkey, of all dialers together.
+    # Without Valkey, for all dialers together.
     fallback_starts_per_s: int = 20
 
 
@@ -89,7 +89,7 @@ class Dialer(Loop):
         rules: Rules,
         next_opening: NextOpening,
         limits: DialerLimits,
-        ask: Ask | None = None,
+        precheck: RunPrecheck | None = None,
         fallback: PostgresFallback | None = None,
         slots: SlotSource | None = None,
     ):
@@ -100,7 +100,7 @@ class Dialer(Loop):
         self._limits = limits
         self._ahead_ms = round(limits.ahead_s * 1000)
         self._offset = ClockOffset(database, bus, clock)
-        self._without_valkey = fallback or PostgresFallback()
+        self._postgres_fallback = fallback or PostgresFallback()
         self._slots = slots or NoAgentsNeeded()
         self._without_agents = sorted(rules.agents.carriers_without_streams)
         self._batches = Batches(
@@ -111,31 +111,31 @@ class Dialer(Loop):
             identity,
             rules,
             self._offset,
-            ask,
-            self._without_valkey.set_aside,
+            precheck,
+            self._postgres_fallback.defer,
             self._slots,
         )
         self._unreachable = rules.unreachable
         self._left_out: list[AccountName] = []
         self._running: set[asyncio.Task[int]] = set()
         self._wakeups = DialerWakeups(bus)
-        # When the match is worth asking again, by the event loop's clock.
+        # When the next match is worthwhile, by the event loop's clock.
         self._next_at_s: float | None = None
         self._has_more = False
         self._is_without_valkey = False
-        self._valkey_again_at_s = float("-inf")
+        self._valkey_retry_at_s = float("-inf")
 
     async def run_once(self) -> int:
-        """One round; the number of calls that were sent on their way. A full batch is left running, and the next round
-        begins: its calls are counted as granted."""
-        await self._room()
+        """One round. Returns the number of calls that are in flight because of it. A full batch keeps running while
+        the next round begins: its grants are counted."""
+        await self._wait_for_capacity()
         metrics.CALLS_IN_FLIGHT.set(self._batches.in_flight)
         await self._batches.disown_lost()
-        grants, begun = await self._grants()
+        grants, early_tx = await self._grants()
         if not grants:
             return 0
         crash_point("dialer.after_match")
-        batch = asyncio.create_task(self._batches.dial(grants, begun), name="batch")
+        batch = asyncio.create_task(self._batches.dial(grants, early_tx), name="batch")
         self._running.add(batch)
         if self._has_more:
             return len(grants)
@@ -145,12 +145,12 @@ class Dialer(Loop):
         return sent
 
     async def wait(self) -> None:
-        """Until a wakeup comes or the match said that something happens: a lead due, a flow or a number awake."""
+        """Until a wakeup, or until the time that the match named: a lead falls due, a flow or a number is unblocked."""
         timeout_s = self.interval_s
         if self._next_at_s is not None:
             timeout_s = min(timeout_s, self._next_at_s - asyncio.get_running_loop().time())
         if self._left_out:
-            timeout_s = min(timeout_s, LEFT_OUT_LOOK_S)
+            timeout_s = min(timeout_s, LEFT_OUT_RECHECK_S)
         if timeout_s <= 0:
             return
         try:
@@ -164,14 +164,14 @@ class Dialer(Loop):
             await asyncio.wait(self._running)
         await self._batches.drain()
 
-    async def _room(self) -> None:
-        """Wait until another batch may begin. What went wrong with an earlier one is this round's failure."""
+    async def _wait_for_capacity(self) -> None:
+        """Wait until another batch may begin. An error of an earlier batch fails this round."""
         while len(self._running) >= self._limits.batches_max:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             await self._collect()
         await self._collect()
         while self._batches.in_flight >= 2 * self._limits.in_flight_max:
-            await self._batches.one_is_done()
+            await self._batches.wait_for_one_send()
 
     async def _collect(self) -> None:
         for batch in [each for each in self._running if each.done()]:
@@ -185,87 +185,87 @@ class Dialer(Loop):
 
     async def _grants(self) -> Granted:
         self._left_out = self._accounts_left_out()
-        # What was asked about first may have been sent since there was room.
-        most = self._limits.in_flight_max * (2 if self._left_out else 1)
-        room = max(0, min(self._limits.batch_max, most - self._batches.in_flight))
+        # A batch whose pre-checks took long may have sent calls since capacity was checked.
+        capacity_max = self._limits.in_flight_max * (2 if self._left_out else 1)
+        capacity = max(0, min(self._limits.batch_max, capacity_max - self._batches.in_flight))
         now_s = asyncio.get_running_loop().time()
-        if self._is_without_valkey and now_s < self._valkey_again_at_s:
-            return await self._fallback(room), None
+        if self._is_without_valkey and now_s < self._valkey_retry_at_s:
+            return await self._fallback(capacity), None
         try:
-            return await self._match(room)
+            return await self._match(capacity)
         except BusUnavailable as error:
             if not self._is_without_valkey:
                 log.warning("dialer.without_valkey", reason=str(error))
             self._is_without_valkey = True
-            # A projection that is being rebuilt answers at once, and is there again within seconds.
+            # A projection that is being rebuilt answers immediately, and is available again within seconds.
             is_away = not isinstance(error, ProjectionLost)
             failed_s = asyncio.get_running_loop().time()
-            self._valkey_again_at_s = next_try_s(now_s, failed_s) if is_away else failed_s
-            return await self._fallback(room), None
+            self._valkey_retry_at_s = next_try_s(now_s, failed_s) if is_away else failed_s
+            return await self._fallback(capacity), None
 
     def _accounts_left_out(self) -> list[AccountName]:
-        """Those that this process cannot reach, and when there is no more room, those that have their share of it."""
+        """Accounts that this process cannot reach and, at full capacity, those that have used their share of it."""
         left_out = self._unreachable.accounts()
         if self._batches.in_flight >= self._limits.in_flight_max:
             left_out += self._batches.busiest(self._limits.account_share)
         return left_out
 
-    async def _match(self, room: int) -> Granted:
+    async def _match(self, capacity: int) -> Granted:
         await epoch.ensure(self._bus)
-        ids = [new_text_id() for _ in range(room)]
+        ids = [new_text_id() for _ in range(capacity)]
         offset_ms = await self._offset.ms()
         agents = await self._slots.room()
-        begun = EarlyTransaction(self._database)
+        early_tx = EarlyTransaction(self._database)
         try:
             match = await schedule.match(
                 self._bus,
                 ids,
                 clock_offset_ms=offset_ms,
                 ahead_ms=self._ahead_ms,
-                gather_ms=round(self._ahead_ms * GATHERED),
+                gather_ms=round(self._ahead_ms * GATHER_SHARE),
                 agents=None if agents is None else {"*": agents.common, **agents.own},
                 without_agents=self._without_agents,
                 without_accounts=self._left_out,
             )
         except BaseException:
-            await begun.drop()
+            await early_tx.drop()
             raise
         self._is_without_valkey = False
-        self._ask_again_in(match.next_in_s)
+        self._set_next_match(match.next_in_s)
         _measure(match.grants)
         if match.grants and not match.closed:
-            return match.grants, begun
-        # Whoever reopens needs a connection, and must not wait for it with this one in hand.
-        await begun.drop()
+            return match.grants, early_tx
+        # `_reopen` needs a connection, and must not wait for one while it holds this one.
+        await early_tx.drop()
         if match.closed:
             await self._reopen(match.closed)
         return match.grants, None
 
-    def _ask_again_in(self, seconds: float | None) -> None:
+    def _set_next_match(self, seconds: float | None) -> None:
         self._has_more = seconds == 0
         self._next_at_s = None if seconds is None else asyncio.get_running_loop().time() + seconds
 
     async def _reopen(self, closed: Sequence[tuple[UUID, int]]) -> None:
-        """If it fails the loader brings these leads again. What was granted beside them must not be kept for it."""
+        """If this fails, the loader loads these leads again. It must not cost the grants of the same match."""
         try:
             entries = await self._next_opening(closed)
             await schedule.add(self._bus, entries, clock_offset_ms=self._offset.last_ms)
         except Exception as error:
             log.warning("dialer.reopen_failed", leads=len(closed), error=str(error))
 
-    async def _fallback(self, room: int) -> Sequence[Grant]:
+    async def _fallback(self, capacity: int) -> Sequence[Grant]:
         """Postgres alone pairs leads with channels, a few times a second."""
-        asked = await self._without_valkey.ask(
-            self._database, room, self._limits.fallback_starts_per_s, self._left_out
+        claim = await self._postgres_fallback.claim(
+            self._database, capacity, self._limits.fallback_starts_per_s, self._left_out
         )
-        self._ask_again_in(asked.again_in_s)
-        return asked.grants or ()
+        self._set_next_match(claim.retry_in_s)
+        return claim.grants or ()
 
 
 def next_try_s(began_s: float, failed_s: float) -> float:
-    """When Valkey is tried again. For a third of the time at most: one that does not even refuse takes two seconds each
-    time, and nobody is dialled meanwhile."""
-    return failed_s + max(VALKEY_AGAIN_S, 2 * (failed_s - began_s))
+    """When the dialer tries Valkey again. At most 33 % of the time is spent on tries: a server that does not even
+    refuse takes 2 s each time, and no call is dialled meanwhile."""
+    return failed_s + max(VALKEY_RETRY_S, 2 * (failed_s - began_s))
 
 
 def _measure(grants: Sequence[Grant]) -> None:

@@ -1,12 +1,12 @@
-"""Without Valkey: Postgres alone pairs due leads with channels, at a reduced rate, asked by one process of them all.
+"""Without Valkey: Postgres alone pairs due leads with channels, at a reduced rate, for one process at a time.
 
-Whoever asks has a lease. Another process takes it within seconds when it is not renewed; two who both believe to have
-it do no harm, since the intent locks, and whoever comes second is refused there.
+That process holds a lease. Another one takes it within seconds when it is not renewed; two that both believe to hold it
+do no harm, since the intent locks, and refuses the second.
 
-Nobody else remembers then what the intent refused, so it is remembered here: what a refusal blocks is set aside for as
-long as Valkey would have, at most a minute, and for longer each time that it is refused again. Otherwise the same few
-would be picked every second, and whoever is behind them never. A flow whose lead was refused lets the others pass too.
-A pace, a cooldown and busy agents are no reason to wait longer: they are met again and again when all is well.
+Without Valkey this class remembers what the intent refused: what a refusal blocks is deferred for as long as Valkey
+would have, at most a minute, and for longer each time it is refused again. Otherwise the walk would pick the same few
+leads every second, and never those behind them. A flow whose lead was refused lets other flows pass too. A pace, a
+cooldown and busy agents do not lengthen the wait: they occur again and again in normal operation.
 """
 
 import math
@@ -24,110 +24,115 @@ from trunkline.store import leaders
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Database
 
-# A refusal without a time of its own, and the longest that anything is set aside: a limit may have been raised.
-ASIDE_MIN_S = 1.0
-ASIDE_MAX_S = 60.0
-# The answer about a lead may come so long after its grant.
-REMEMBERED_S = 120.0
-# Whatever is refused for these is asked for again as soon as they say.
-PASSING = frozenset({RefusalReason.PACE, RefusalReason.AGENTS, RefusalReason.COOLDOWN})
+# For a refusal without a time of its own, and the longest deferral: a limit may have been raised.
+DEFER_MIN_S = 1.0
+DEFER_MAX_S = 60.0
+# How long after its grant a lead's refusal may come.
+GRANT_TTL_S = 120.0
+# Refusals that do not lengthen the wait.
+NOT_LENGTHENING = frozenset({RefusalReason.PACE, RefusalReason.AGENTS, RefusalReason.COOLDOWN})
 
 LEASE = "fallback"
-# As long as a grant counts: whoever takes it over finds what the last one was granted committed, or free again.
+# As long as a grant is valid: the next holder finds the last one's grants committed, or free again.
 LEASE_S = 3.0
 STANDBY_S = 1.0
-ASKS_PER_S = 4
+CLAIMS_PER_S = 4
 
-# Whether this platform calls the leads of a merchant (reseller, merchant): those of others another system calls.
+# Whether this platform calls the leads of a merchant (reseller, merchant), and not another system.
 Includes = Callable[[str, str], bool]
 Blocked: TypeAlias = tuple[Blocks, UUID | Flow]
 
 
-def everybody(reseller_id: str, merchant_id: str) -> bool:
+def every_merchant(reseller_id: str, merchant_id: str) -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackClaim:
-    """`grants` is None if another process asks."""
+    """`grants` is None if another process holds the lease."""
 
     grants: Sequence[Grant] | None
-    again_in_s: float
+    retry_in_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class _Deferral:
     until_s: float
     length_s: float
 
 
 class PostgresFallback:
-    def __init__(self, includes: Includes = everybody, identity: str = "dialer"):
+    def __init__(self, includes: Includes = every_merchant, identity: str = "dialer"):
         self._includes = includes
         self._holder = f"{LEASE}/{identity}/{uuid4().hex[:8]}"
         self._walk = PoolWalk()
-        self._waits: dict[Blocked, _Wait] = {}
+        self._deferrals: dict[Blocked, _Deferral] = {}
         # The flows of grants, by attempt id, with their time.
         self._granted: dict[UUID, tuple[Flow, float]] = {}
-        self._asked_at_s = float("-inf")
+        self._claimed_at_s = float("-inf")
 
-    async def ask(
-        self, database: Database, room: int, starts_per_s: int, left_out: Sequence[AccountName] = ()
+    async def claim(
+        self, database: Database, capacity: int, starts_per_s: int, left_out: Sequence[AccountName] = ()
     ) -> FallbackClaim:
-        """A part of what may be started in a second, and when to ask for the next. Nothing for `left_out` now."""
+        """A part of one second's starts, and when to request the next. Nothing for accounts in `left_out`."""
         now_s = time.monotonic()
-        since_s, self._asked_at_s = now_s - self._asked_at_s, now_s
-        limit = portion(room, starts_per_s, since_s)
+        since_s, self._claimed_at_s = now_s - self._claimed_at_s, now_s
+        limit = portion(capacity, starts_per_s, since_s)
         if limit == 0:
-            return FallbackClaim((), 1 / ASKS_PER_S)
+            return FallbackClaim((), 1 / CLAIMS_PER_S)
         grants = await self.grants(database, limit, left_out)
         return FallbackClaim(grants, STANDBY_S if grants is None else limit / starts_per_s)
 
     async def grants(
         self, database: Database, limit: int, left_out: Sequence[AccountName] = ()
     ) -> list[Grant] | None:
-        """None if another process has the lease. It is taken in a transaction of its own: others that want it do not
-        wait for the walk."""
+        """None if another process has the lease. It is taken in a transaction of its own: other processes that want it
+        do not wait for the walk."""
         async with database.connection() as conn:
             if await leaders.acquire(conn, LEASE, self._holder, LEASE_S) is None:
                 return None
         now_s = time.monotonic()
         self._forget(now_s)
         async with database.transaction() as tx:
-            found = await self._walk.grants(tx, limit, self._skips(now_s, left_out))
-        self._granted |= {grant.attempt_id: (flow, now_s) for grant, flow in found}
-        return [grant for grant, _ in found]
+            picked = await self._walk.grants(tx, limit, self._skips(now_s, left_out))
+        self._granted |= {grant.attempt_id: (flow, now_s) for grant, flow in picked}
+        return [grant for grant, _ in picked]
 
-    def set_aside(self, refused: Sequence[Refusal]) -> None:
+    def defer(self, refused: Sequence[Refusal]) -> None:
         """Refusals of one batch count once for what they block together."""
-        now_s, earlier = time.monotonic(), dict(self._waits)
+        now_s, earlier = time.monotonic(), dict(self._deferrals)
         for refusal in refused:
             flow, _ = self._granted.pop(refusal.grant.attempt_id, (None, 0.0))
             for blocked in _blocked(refusal, flow):
-                self._waits[blocked] = _next_wait(refusal, earlier.get(blocked), now_s)
+                self._deferrals[blocked] = _next_deferral(refusal, earlier.get(blocked), now_s)
             if flow is not None:
-                self._let_pass(refusal.grant.lead_id, flow)
+                self._defer_behind_flow(refusal.grant.lead_id, flow)
 
-    def _let_pass(self, lead_id: UUID, flow: Flow) -> None:
-        """A lead waits longer than its flow, or it would be the first of it again, and those behind it never."""
-        lead, of_flow = self._waits.get((Blocks.LEAD, lead_id)), self._waits.get((Blocks.FLOW, flow))
-        if lead is not None and of_flow is not None:
-            until_s = max(lead.until_s, of_flow.until_s + ASIDE_MIN_S)
-            self._waits[Blocks.LEAD, lead_id] = _Wait(until_s, lead.length_s)
+    def _defer_behind_flow(self, lead_id: UUID, flow: Flow) -> None:
+        """A lead waits longer than its flow, or it would be the flow's first again, and those behind it never."""
+        lead_deferral, flow_deferral = (
+            self._deferrals.get((Blocks.LEAD, lead_id)),
+            self._deferrals.get((Blocks.FLOW, flow)),
+        )
+        if lead_deferral is not None and flow_deferral is not None:
+            until_s = max(lead_deferral.until_s, flow_deferral.until_s + DEFER_MIN_S)
+            self._deferrals[Blocks.LEAD, lead_id] = _Deferral(until_s, lead_deferral.length_s)
 
     def _forget(self, now_s: float) -> None:
-        """What has been out of the way for as long as it had to wait, and grants of which nothing will be heard."""
-        self._waits = {
-            blocked: wait for blocked, wait in self._waits.items() if wait.until_s + wait.length_s > now_s
+        """Drops deferrals that ended as long ago as they lasted, and grants whose refusal can no longer come."""
+        self._deferrals = {
+            blocked: deferral
+            for blocked, deferral in self._deferrals.items()
+            if deferral.until_s + deferral.length_s > now_s
         }
         self._granted = {
             attempt_id: (flow, since_s)
             for attempt_id, (flow, since_s) in self._granted.items()
-            if now_s - since_s < REMEMBERED_S
+            if now_s - since_s < GRANT_TTL_S
         }
 
     def _skips(self, now_s: float, left_out: Sequence[AccountName]) -> Skips:
-        waiting = [blocked for blocked, wait in self._waits.items() if wait.until_s > now_s]
+        waiting = [blocked for blocked, deferral in self._deferrals.items() if deferral.until_s > now_s]
         flows = {each for _, each in waiting if isinstance(each, Flow)}
 
         def is_open(flow: Flow) -> bool:
@@ -142,22 +147,22 @@ class PostgresFallback:
         )
 
 
-def portion(room: int, starts_per_s: int, since_s: float) -> int:
-    """How many to ask for: a fourth of a second's, and after a long pause a second's. The next ask is so much later
-    that the rate is kept."""
-    usual = math.ceil(starts_per_s / ASKS_PER_S)
-    return min(room, max(usual, math.floor(starts_per_s * min(since_s, 1.0))))
+def portion(capacity: int, starts_per_s: int, since_s: float) -> int:
+    """How many grants to request: 250 ms of the rate, and after a long pause 1 s of it. The next request is delayed so
+    that the rate holds."""
+    usual = math.ceil(starts_per_s / CLAIMS_PER_S)
+    return min(capacity, max(usual, math.floor(starts_per_s * min(since_s, 1.0))))
 
 
-def _next_wait(refusal: Refusal, earlier: _Wait | None, now_s: float) -> _Wait:
-    """Twice as long as the last time, if that was lately."""
-    least_s = 2 * earlier.length_s if earlier is not None and refusal.reason not in PASSING else 0.0
-    length_s = min(ASIDE_MAX_S, max(_seconds(refusal), least_s))
-    return _Wait(now_s + length_s, length_s)
+def _next_deferral(refusal: Refusal, earlier: _Deferral | None, now_s: float) -> _Deferral:
+    """Twice as long as the last time, if that was recent."""
+    least_s = 2 * earlier.length_s if earlier is not None and refusal.reason not in NOT_LENGTHENING else 0.0
+    length_s = min(DEFER_MAX_S, max(_seconds(refusal), least_s))
+    return _Deferral(now_s + length_s, length_s)
 
 
 def _blocked(refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:
-    """A lead that moved or ended is not picked again, and Postgres sees who has a channel."""
+    """The walk does not pick a lead that moved or ended, and Postgres knows which channels are held."""
     if refusal.is_gone:
         return
     match refusal.blocks:
@@ -170,8 +175,8 @@ def _blocked(refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:
 
 
 def _seconds(refusal: Refusal) -> float:
-    """By Postgres' clock, which dated the grant."""
+    """By Postgres's clock, which dated the grant."""
     if refusal.until is None or refusal.grant.granted_ms is None:
-        return ASIDE_MIN_S
+        return DEFER_MIN_S
     granted_at = datetime.fromtimestamp(refusal.grant.granted_ms / 1000, UTC)
-    return max(ASIDE_MIN_S, (refusal.until - granted_at).total_seconds())
+    return max(DEFER_MIN_S, (refusal.until - granted_at).total_seconds())

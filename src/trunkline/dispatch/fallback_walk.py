@@ -2,11 +2,11 @@
 
     pools, one after the other ─► some numbers with free channels ─► flows, one after the other ─► one lead of each
 
-A flow has one lead before any has its second: the walk goes round, and every ask continues where the last one stopped.
-It leaves a pool when all flows of it had their turn, or when no channel is left there; the flows that did not have
-theirs are the first when it comes again. So no flow waits for ever, however little one ask looks at.
+Every flow gets one lead before any gets its second: the walk goes round, and every request continues where the last one
+stopped. It leaves a pool when all of its flows had their turn, or when no channel is free there; the flows that had no
+turn come first on the next visit. So no flow waits for ever, however little one request reads.
 
-Looks are bounded, and how long an ask takes depends neither on how many leads wait nor on how many numbers there are.
+Reads are bounded, and the time of a request depends neither on how many leads wait nor on how many numbers there are.
 """
 
 from collections import deque
@@ -19,16 +19,17 @@ from trunkline.model import Flow, Grant, new_id
 from trunkline.store import fallback as store
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Connection
-from trunkline.store.fallback import FIRST_NUMBER, DueLead, FlowHead, SomeChannels
+from trunkline.store.fallback import FIRST_NUMBER, DueLead, FlowHead, FreeChannels
 
-# One look: so many pools, fewer at first, and of each so many numbers and so many flows; of a single pool more.
+# One read: the number of pools, fewer at first, and per pool the number of numbers and of flows; more for a single
+# pool.
 POOLS_FIRST = 4
 POOLS_MAX = 16
 EACH_MIN = 16
 EACH_MAX = 64
-# An ask looks again until it has looked at so many pools, numbers and flows.
-LOOKED_MAX = 400
-# A look takes a few milliseconds. Postgres may be so slow that it takes a second, and then it is not to be asked more.
+# A request reads on until it has seen this many pools, numbers and flows.
+ROWS_READ_MAX = 400
+# A read takes a few milliseconds. If Postgres is so slow that it takes a second, the walk does not add to its load.
 TIMEOUT_MS = 1000
 
 Channel: TypeAlias = tuple[UUID, int]
@@ -36,8 +37,8 @@ Channel: TypeAlias = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """What is not picked: flows that are not open, and what was refused lately. `accounts_of` are numbers whose
-    accounts rest, with all of their numbers."""
+    """What the walk leaves out: flows that are not open, and recently refused subjects. `accounts_of` are numbers whose
+    accounts are in a cooldown, with all of their numbers."""
 
     is_open: Callable[[Flow], bool] = lambda flow: True
     leads: Sequence[UUID] = ()
@@ -49,7 +50,7 @@ class Skips:
 
 @dataclass(frozen=True, slots=True)
 class PoolPage:
-    """At one pool. `is_last` says that no flow comes after these, `is_all` that it has no other numbers."""
+    """One pool. `is_last`: no flow comes after these. `is_all`: the pool has no other numbers."""
 
     pool_id: str
     channels: "deque[Channel]"
@@ -60,7 +61,7 @@ class PoolPage:
 
 class PoolWalk:
     def __init__(self) -> None:
-        # The last pool that was left.
+        # The pool that the walk left last.
         self._pool_id = ""
         # The last flow that had its turn, in pools that were left before their last.
         self._flows: dict[str, Flow] = {}
@@ -69,31 +70,31 @@ class PoolWalk:
 
     async def grants(self, tx: Connection, limit: int, skips: Skips) -> list[tuple[Grant, Flow]]:
         """Up to `limit` leads, each with a channel of its own and with its flow."""
-        ask = _Ask(limit, skips)
+        claim = _Claim(limit, skips)
         await store.set_bounds(tx, timeout_ms=TIMEOUT_MS)
-        while ask.wanted and ask.looked < LOOKED_MAX:
-            pools_max = POOLS_MAX if ask.looked else POOLS_FIRST
+        while claim.remaining and claim.rows_read < ROWS_READ_MAX:
+            pools_max = POOLS_MAX if claim.rows_read else POOLS_FIRST
             pools = await store.waiting_pools(tx, after=self._pool_id, limit=pools_max)
-            if ask.idle.issuperset(pools):
+            if claim.idle.issuperset(pools):
                 break
-            for look in await self._look(tx, pools, ask):
-                if not self._visit(look, ask):
+            for page in await self._read_pages(tx, pools, claim):
+                if not self._visit(page, claim):
                     break
-                self._pool_id = look.pool_id
-        return ask.found
+                self._pool_id = page.pool_id
+        return claim.picked
 
-    async def _look(self, tx: Connection, pools: Sequence[str], ask: "_Ask") -> list[PoolPage]:
+    async def _read_pages(self, tx: Connection, pools: Sequence[str], claim: "_Claim") -> list[PoolPage]:
         each_max = max(EACH_MIN, EACH_MAX // len(pools))
         numbers = await store.free_channels(
             tx,
             {pool_id: self._numbers.get(pool_id, FIRST_NUMBER) for pool_id in pools},
             numbers_max=each_max,
-            channels_max=ask.limit,
-            not_numbers=ask.skips.numbers,
-            not_accounts_of=ask.skips.accounts_of,
-            not_accounts=ask.skips.accounts,
+            channels_max=claim.limit,
+            not_numbers=claim.skips.numbers,
+            not_accounts_of=claim.skips.accounts_of,
+            not_accounts=claim.skips.accounts,
         )
-        channels = {pool_id: deque(ask.untaken(numbers[pool_id])) for pool_id in pools}
+        channels = {pool_id: deque(claim.untaken(numbers[pool_id])) for pool_id in pools}
         for pool_id in pools:
             if not channels[pool_id] and numbers[pool_id]:
                 self._numbers[pool_id] = numbers[pool_id][-1].number_id
@@ -101,9 +102,9 @@ class PoolWalk:
             tx,
             {pool_id: self._flows.get(pool_id) for pool_id in pools if channels[pool_id]},
             flows_max=each_max,
-            not_leads=[*ask.skips.leads, *ask.leads],
+            not_leads=[*claim.skips.leads, *claim.leads],
         )
-        ask.looked += len(pools) + sum(map(len, numbers.values())) + sum(map(len, flows.values()))
+        claim.rows_read += len(pools) + sum(map(len, numbers.values())) + sum(map(len, flows.values()))
         return [
             PoolPage(
                 pool_id,
@@ -115,54 +116,54 @@ class PoolWalk:
             for pool_id in pools
         ]
 
-    def _visit(self, look: PoolPage, ask: "_Ask") -> bool:
+    def _visit(self, page: PoolPage, claim: "_Claim") -> bool:
         """Whether the walk may leave this pool."""
-        if not look.channels:
-            if look.is_all:
-                ask.idle.add(look.pool_id)
+        if not page.channels:
+            if page.is_all:
+                claim.idle.add(page.pool_id)
             return True
-        if look.pool_id not in self._flows:
-            ask.whole.add(look.pool_id)
-        for head in look.flows:
-            if not ask.wanted:
+        if page.pool_id not in self._flows:
+            claim.whole.add(page.pool_id)
+        for head in page.flows:
+            if not claim.remaining:
                 return False
-            if not look.channels:
+            if not page.channels:
                 return True
-            self._flows[look.pool_id] = head.flow
-            if head.lead is not None and ask.skips.is_open(head.flow):
-                channel = look.channels.popleft()
-                ask.take(head.flow, head.lead, channel)
-                self._numbers[look.pool_id] = channel[0]
-        if look.is_last:
-            self._flows.pop(look.pool_id, None)
-            if look.pool_id in ask.whole:
-                ask.idle.add(look.pool_id)
-        return look.is_last
+            self._flows[page.pool_id] = head.flow
+            if head.lead is not None and claim.skips.is_open(head.flow):
+                channel = page.channels.popleft()
+                claim.take(head.flow, head.lead, channel)
+                self._numbers[page.pool_id] = channel[0]
+        if page.is_last:
+            self._flows.pop(page.pool_id, None)
+            if page.pool_id in claim.whole:
+                claim.idle.add(page.pool_id)
+        return page.is_last
 
 
-class _Ask:
-    """What one ask has found and looked at so far."""
+class _Claim:
+    """The grants of one request, and how much it has read."""
 
     def __init__(self, limit: int, skips: Skips):
         self.limit = limit
         self.skips = skips
-        self.found: list[tuple[Grant, Flow]] = []
-        self.looked = 0
-        # Since the last grant: pools whose flows are looked at from the first, and those that were to the last. When
-        # only such come again there is nothing to be found.
+        self.picked: list[tuple[Grant, Flow]] = []
+        self.rows_read = 0
+        # Since the last grant: pools whose flows are read from the first one on, and those that were read to the last.
+        # When only such pools are left, there is nothing to grant.
         self.whole: set[str] = set()
         self.idle: set[str] = set()
         self._channels: set[Channel] = set()
 
     @property
-    def wanted(self) -> int:
-        return self.limit - len(self.found)
+    def remaining(self) -> int:
+        return self.limit - len(self.picked)
 
     @property
     def leads(self) -> list[UUID]:
-        return [grant.lead_id for grant, _ in self.found]
+        return [grant.lead_id for grant, _ in self.picked]
 
-    def untaken(self, numbers: Sequence[SomeChannels]) -> Iterator[Channel]:
+    def untaken(self, numbers: Sequence[FreeChannels]) -> Iterator[Channel]:
         """One channel of each number before the second of any."""
         for place in range(max((len(number.free) for number in numbers), default=0)):
             for number in numbers:
@@ -182,7 +183,7 @@ class _Ask:
             merchant_id=flow.merchant_id,
             campaign_id=flow.campaign_id,
         )
-        self.found.append((grant, flow))
+        self.picked.append((grant, flow))
         self._channels.add(channel)
         self.whole.clear()
         self.idle.clear()

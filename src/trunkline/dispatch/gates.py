@@ -1,7 +1,7 @@
-"""Gates: every reason not to call somebody now, each a pure function with a typed answer. The first no counts.
+"""Gates: every reason not to call a lead now, each a pure function with a typed result. The first refusal counts.
 
-They judge what the intent has read under its locks, so nothing changes between the question and the dial. What has to
-be counted comes later, in `gates_limits`.
+They judge what the intent has read under its locks, so nothing changes between the judgement and the dial. Limits that
+have to be counted come later, in `gates_limits`.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from trunkline.value import Value
 # reseller, merchant, campaign, number, carrier: why calls of these are stopped, or None.
 Stopped = Callable[[str, str, UUID | None, UUID, str], str | None]
 
-# Whoever stopped something may start it again at any moment; the match knows when.
-AGAIN = timedelta(seconds=1)
+# A stop may be lifted at any time, so the match retries after this.
+RETRY_AFTER = timedelta(seconds=1)
 UNREADABLE_POLICY = timedelta(seconds=60)
 
 
 class Case(Value, frozen=True):
-    """One grant, and everything that is known of it."""
+    """One grant, and what the intent has read for it."""
 
     grant: Grant
     lead: LockedLead
@@ -38,13 +38,15 @@ def never_stopped(
 
 
 def judge(case: Case, stopped: Stopped) -> GateRefusal | None:
-    """None: nothing speaks against it, as far as it need not be counted."""
+    """None: no gate refuses, apart from those that count."""
     if case.number is None or case.number.status != "active":
         return _channel(case, "number_not_active")
     if (case.number.carrier, case.number.account) != (case.lead.carrier, case.lead.account):
-        return _channel(case, "number_changed")  # the account that is locked is not the one it has now
+        return _channel(
+            case, "number_changed"
+        )  # the intent has locked the account that the number had before
     if case.number.pool_id not in (case.lead.pool_id, case.lead.overflow_pool_id):
-        return _channel(case, "number_changed")  # it may be another tenant's by now
+        return _channel(case, "number_changed")  # the number may belong to another tenant by now
     if case.grant.channel_no > case.number.max_channels:
         return _channel(case, "above_maximum")
     if case.policy is None:
@@ -54,9 +56,9 @@ def judge(case: Case, stopped: Stopped) -> GateRefusal | None:
     return (
         _control(case.lead, case.number, stopped)
         or no_agent_brake(case.lead)
-        or _wanted(case.lead)
+        or _attempts_exhausted(case.lead)
         or _expired(case.lead)
-        or _listed(case.lead)
+        or _on_do_not_call_list(case.lead)
         or _destination(case.lead, case.policy)
         or window(case.lead.phone, case.lead.timezone, case.policy, case.lead.earliest_at)
         or _precheck(case.lead, case.policy)
@@ -64,27 +66,31 @@ def judge(case: Case, stopped: Stopped) -> GateRefusal | None:
 
 
 def _channel(case: Case, subject: str) -> GateRefusal:
-    """Nobody owns the channel: the number itself is not what the match believes."""
-    return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, case.lead.now + AGAIN, subject)
+    """No attempt owns the channel: the number itself is not what the match assumes."""
+    return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, case.lead.now + RETRY_AFTER, subject)
 
 
 def _control(lead: LockedLead, number: LockedNumber, stopped: Stopped) -> GateRefusal | None:
-    """What Postgres says comes first: a process's own view may be half a second late."""
-    why = lead.halted or stopped(
+    """Postgres comes first: a process's own view of the stops may be 500 ms late."""
+    reason = lead.halted or stopped(
         lead.reseller_id, lead.merchant_id, lead.campaign_id, number.id, number.carrier
     )
-    return GateRefusal(RefusalReason.PAUSED, Blocks.LEAD, lead.now + AGAIN, why) if why is not None else None
+    return (
+        GateRefusal(RefusalReason.PAUSED, Blocks.LEAD, lead.now + RETRY_AFTER, reason)
+        if reason is not None
+        else None
+    )
 
 
 def no_agent_brake(lead: LockedLead) -> GateRefusal | None:
-    """People of this merchant answered and found no agent, again and again: nobody is rung for a while, then one at a
-    time until one has its agent."""
+    """Calls of this merchant were answered and found no agent, again and again: no lead is dialled for a while, then
+    one at a time until a call has its agent."""
     if lead.agents_from is None:
         return None
     return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, "no_agent_brake")
 
 
-def _wanted(lead: LockedLead) -> GateRefusal | None:
+def _attempts_exhausted(lead: LockedLead) -> GateRefusal | None:
     if lead.attempt_count < lead.max_attempts:
         return None
     finish = Finish(Outcome.CALL_LIMIT_REACHED, "ATTEMPTS_EXHAUSTED")
@@ -92,13 +98,14 @@ def _wanted(lead: LockedLead) -> GateRefusal | None:
 
 
 def _expired(lead: LockedLead) -> GateRefusal | None:
-    """Its call would leave too late. A loop ends what waits; this is for what it has not come to yet."""
+    """The call would leave too late. The loop `LapsedLeads` ends waiting leads; this gate catches those before its
+    turn."""
     if lead.expires_at is None or lead.earliest_at < lead.expires_at:
         return None
     return GateRefusal(RefusalReason.EXPIRED, finish=Finish(Outcome.EXPIRED, None))
 
 
-def _listed(lead: LockedLead) -> GateRefusal | None:
+def _on_do_not_call_list(lead: LockedLead) -> GateRefusal | None:
     if lead.listed_by is None:
         return None
     finish = Finish(Outcome.BLACKLISTED, f"{lead.listed_by.upper()}_LIST")

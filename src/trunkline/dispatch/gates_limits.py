@@ -1,7 +1,7 @@
-"""Gates that count: persons, merchants' days and money, calls at once, numbers, agents, and at last the pace.
+"""Gates that count: persons, merchants' days and money, concurrent calls, numbers, agents, and at last the pace.
 
-A `CountedLimits` has what was counted under the locks and adds what this batch admits, so that a batch cannot do to
-itself what two dialers cannot do to each other.
+A `CountedLimits` starts from the counts that were taken under the locks and adds what this batch admits, so that the
+calls of one batch cannot exceed a limit together.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from uuid import UUID
 
 from trunkline.dispatch.agents import AgentRule
 from trunkline.dispatch.cooldowns import Cooling
-from trunkline.dispatch.gates import AGAIN, Case, never_opens
+from trunkline.dispatch.gates import RETRY_AFTER, Case, never_opens
 from trunkline.dispatch.overdialling import Overdialled
 from trunkline.dispatch.refusals import Blocks, GateRefusal, RefusalReason
 from trunkline.leads.limits import Day, Pace, advance, day_of, person_free_at, start_together
@@ -23,9 +23,9 @@ from trunkline.store.dispatch import LockedNumber, NewAttempt, NextStart, Overdi
 from trunkline.store.limits import DayQuestion, Doubts, LimitCounts, Questions, TalkQuestion, Used
 from trunkline.value import Value
 
-# What cannot start within this is given back: a channel is not for waiting.
+# A call that cannot start within this is given back: a channel is not held for waiting.
 START_WITHIN_S = 1.0
-# An account that leaves us in doubt gets one call per so many seconds until its doubts are resolved.
+# An account with too many calls in doubt starts one call per this interval until they are resolved.
 PROBE_EVERY_S = 5.0
 DOUBTS_MIN = 3
 DOUBTS_SHARE = 0.05
@@ -34,7 +34,7 @@ _NEVER = 2**62
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T", bound=Hashable)
-# carrier, account: how many calls per second it may start; None is as many as it likes.
+# carrier, account: how many calls per second it may start; None means no limit.
 AccountPace = Callable[[str, str], float | None]
 
 
@@ -45,43 +45,43 @@ def no_account_pace(carrier: str, account: str) -> float | None:
 class Admitted(Value, frozen=True):
     attempt: NewAttempt
     next_starts: tuple[NextStart, ...]
-    # The cooldowns that the call is a probe of.
+    # The cooldowns that this call probes.
     probes: tuple[NewProbe, ...] = ()
 
 
 def questions(cases: Iterable[Case]) -> Questions:
-    """What has to be counted for every case, each question once. They are asked before anybody is judged, and under
-    the account whose lock is taken: a number that has another one by then is refused."""
+    """The counts that every case needs, each question once. They are taken before the gates judge, and for the account
+    whose lock is held: a number that has moved to another account is refused."""
     cases = list(cases)
     accounts = [(case.lead.carrier, case.lead.account) for case in cases]
     return Questions(
-        persons=_once(q for case in cases if case.policy for q, _ in _person_questions(case)),
-        paces=_once(name for case in cases for name in _pace_names(case)),
-        accounts=_once((carrier, account) for carrier, account in accounts if carrier and account),
-        numbers=_once(case.grant.number_id for case in cases),
+        persons=_unique(q for case in cases if case.policy for q, _ in _person_questions(case)),
+        paces=_unique(name for case in cases for name in _pace_names(case)),
+        accounts=_unique((carrier, account) for carrier, account in accounts if carrier and account),
+        numbers=_unique(case.grant.number_id for case in cases),
     )
 
 
-def more_questions(cases: Iterable[Case]) -> Questions:
-    """What has to be counted for some cases only, and only if nothing else speaks against them."""
+def conditional_questions(cases: Iterable[Case]) -> Questions:
+    """The counts that only some cases need, and only if no gate has refused them."""
     cases = list(cases)
-    asked = Questions()
-    asked.talks = _once(talk for case in cases if (talk := _talk_question(case)))
-    asked.merchants = _once(
+    conditional = Questions()
+    conditional.talks = _unique(talk for case in cases if (talk := _talk_question(case)))
+    conditional.merchants = _unique(
         case.lead.merchant_id for case in cases if case.lead.merchant_max_concurrent is not None
     )
-    asked.campaigns = _once(
+    conditional.campaigns = _unique(
         (case.lead.merchant_id, case.lead.campaign_id)
         for case in cases
         if case.lead.campaign_id and case.policy and case.policy.campaign_max_concurrent is not None
     )
-    asked.days = _once(day for case in cases if (day := _day_question(case, len(cases))))
-    return asked
+    conditional.days = _unique(day for case in cases if (day := _day_question(case, len(cases))))
+    return conditional
 
 
 class CountedLimits:
-    """`slots`: the agents that were proposed for the calls of this batch, by attempt. `overdialled`: which of these may
-    do without, and what others have to leave free for them."""
+    """`slots`: the agents that were proposed for the calls of this batch, by attempt. `overdialled`: which of the calls
+    need no reserved agent, and how many agents the others have to leave free for them."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class CountedLimits:
         self._account_pace = account_pace
         # Calls of this batch to a person: of all merchants (None), and of each.
         self._persons: Counter[tuple[str, str | None]] = Counter()
-        self._called: dict[tuple[str, str], UUID] = {}
+        self._dialled: dict[tuple[str, str], UUID] = {}
         self._merchants: Counter[str] = Counter()
         self._campaigns: Counter[tuple[str, UUID]] = Counter()
         self._days: dict[tuple[str, date], Used] = dict(counts.days)
@@ -112,12 +112,12 @@ class CountedLimits:
         return self._counts.now
 
     def earliest_at(self, case: Case) -> datetime:
-        """When it may start, as far as its lead is concerned. Calls are admitted in this order: a pace goes on from the
-        last start, so one that is due earlier would have to start after it."""
+        """The earliest start as far as the lead is concerned. Calls are admitted in this order: a pace continues from
+        the last start, so a call that is due earlier would have to start after it."""
         return max(self.now, case.lead.due_at)
 
     def admit(self, case: Case) -> Admitted | GateRefusal:
-        """Admit a call and count it, or say why not."""
+        """Admit a call and count it, or return the refusal."""
         refused = next(self._limits(case), None)
         if refused:
             return refused
@@ -133,14 +133,14 @@ class CountedLimits:
         assert not isinstance(agent, GateRefusal), "it was asked before"
         self._count(case)
         self._overdialled.count(agent)
-        return self._new(case, start_at, opening.closes_at, paces, agent)
+        return self._admitted(case, start_at, opening.closes_at, paces, agent)
 
     def refusals(self, case: Case) -> list[GateRefusal]:
-        """Everything that speaks against it, for somebody who asks why."""
-        found = list(self._limits(case))
-        if not found and isinstance(answer := self.admit(case), GateRefusal):
-            found.append(answer)
-        return found
+        """All refusals of a case, for the route that explains why a lead waits."""
+        refusals = list(self._limits(case))
+        if not refusals and isinstance(answer := self.admit(case), GateRefusal):
+            refusals.append(answer)
+        return refusals
 
     def _limits(self, case: Case) -> Iterator[GateRefusal]:
         for limit in (
@@ -148,7 +148,7 @@ class CountedLimits:
             self._person_limits,
             self._recent_contact,
             self._day,
-            self._at_once,
+            self._concurrency,
             self._number_full,
             self._agent_missing,
             self.cooling.refusal,
@@ -157,18 +157,18 @@ class CountedLimits:
                 yield answer
 
     def _same_person(self, case: Case) -> GateRefusal | None:
-        owner = self._called.get((case.lead.phone, _number(case).e164))
+        owner = self._dialled.get((case.lead.phone, _number(case).e164))
         return GateRefusal(RefusalReason.PERSON, Blocks.PERSON, owner=owner) if owner is not None else None
 
     def _person_limits(self, case: Case) -> GateRefusal | None:
         for question, then in _person_questions(case):
-            found = self._counts.persons[question]
-            here = self._persons[question.phone, question.merchant_id]
-            all_own = found.all_own and here == self._persons[question.phone, question.asked_by]
-            seen = PersonCalls(found.calls + here, found.oldest_at or self.now, all_own)
-            if free_at := person_free_at(question, seen, self.earliest_at(case)):
+            counted = self._counts.persons[question]
+            in_batch = self._persons[question.phone, question.merchant_id]
+            all_own = counted.all_own and in_batch == self._persons[question.phone, question.asked_by]
+            total = PersonCalls(counted.calls + in_batch, counted.oldest_at or self.now, all_own)
+            if free_at := person_free_at(question, total, self.earliest_at(case)):
                 subject = "calls_per_person" if question.merchant_id is None else "person_limits"
-                return self._later(case, RefusalReason.LIMIT, subject, free_at, ends=then == "finish")
+                return self._defer(case, RefusalReason.LIMIT, subject, free_at, ends=then == "finish")
         return None
 
     def _recent_contact(self, case: Case) -> GateRefusal | None:
@@ -182,7 +182,7 @@ class CountedLimits:
         if case.policy.recent_contact.then == "abort":
             finish = Finish(Outcome.PRECHECK_FAILED, "RECENT_CONTACT")
             return GateRefusal(RefusalReason.LIMIT, subject="recent_contact", until=free_at, finish=finish)
-        return self._later(case, RefusalReason.LIMIT, "recent_contact", free_at)
+        return self._defer(case, RefusalReason.LIMIT, "recent_contact", free_at)
 
     def _day(self, case: Case) -> GateRefusal | None:
         assert case.policy is not None
@@ -195,7 +195,7 @@ class CountedLimits:
             return GateRefusal(RefusalReason.SPEND, Blocks.FLOW, day.after_at, "spend_per_day")
         return None
 
-    def _at_once(self, case: Case) -> GateRefusal | None:
+    def _concurrency(self, case: Case) -> GateRefusal | None:
         lead, policy = case.lead, case.policy
         if lead.merchant_max_concurrent is not None:
             live = self._counts.merchants[lead.merchant_id] + self._merchants[lead.merchant_id]
@@ -208,34 +208,35 @@ class CountedLimits:
         return None
 
     def _full(self, subject: str) -> GateRefusal:
-        return GateRefusal(RefusalReason.LIMIT, Blocks.FLOW, self.now + AGAIN, subject)
+        return GateRefusal(RefusalReason.LIMIT, Blocks.FLOW, self.now + RETRY_AFTER, subject)
 
     def _number_full(self, case: Case) -> GateRefusal | None:
         """A number with a call above its maximum: its calls are counted, if the lock allows it."""
         number = _number(case)
-        live = self._counts.crowds.get(number.id)
+        live = self._counts.overfull.get(number.id)
         if live is None or (number.may_count and live + self._numbers[number.id] < number.max_channels):
             return None
-        return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + AGAIN, "number_full")
+        return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + RETRY_AFTER, "number_full")
 
     def _agent_missing(self, case: Case) -> GateRefusal | None:
         agent = self._agent(case)
         return agent if isinstance(agent, GateRefusal) else None
 
     def _agent(self, case: Case) -> Slot | Overdial | GateRefusal | None:
-        """The agent that is kept for the call, or the terms on which it goes without. None: it needs none of ours."""
+        """The agent that is reserved for the call, or the terms on which it goes without. None: it needs none of
+        ours."""
         if not self._needs_agent(case):
             return None
         attempt_id, overdialled = case.grant.attempt_id, self._overdialled
-        if not overdialled.is_kept(attempt_id):
+        if not overdialled.is_reserved(attempt_id):
             return overdialled.dial(attempt_id) or self._without_agent("abandon_max")
         slot = self._slots.get(attempt_id)
         if slot is None:
             return self._without_agent("no_agent_free")
-        return slot if overdialled.may_keep(slot) else self._without_agent("agents_for_ringing_calls")
+        return slot if overdialled.may_reserve(slot) else self._without_agent("agents_for_ringing_calls")
 
     def _without_agent(self, subject: str) -> GateRefusal:
-        return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, self.now + AGAIN, subject)
+        return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, self.now + RETRY_AFTER, subject)
 
     def _needs_agent(self, case: Case) -> bool:
         return self._agents.needs_agent(_number(case).carrier, are_elsewhere=case.lead.are_agents_elsewhere)
@@ -262,7 +263,7 @@ class CountedLimits:
         assert case.policy is not None
         lead, number = case.lead, _number(case)
         self._persons.update([(lead.phone, None), (lead.phone, lead.merchant_id)])
-        self._called[lead.phone, number.e164] = case.grant.attempt_id
+        self._dialled[lead.phone, number.e164] = case.grant.attempt_id
         self._merchants[lead.merchant_id] += 1
         if lead.campaign_id:
             self._campaigns[lead.merchant_id, lead.campaign_id] += 1
@@ -271,7 +272,7 @@ class CountedLimits:
         used = self._days.get(key, Used())
         self._days[key] = Used(used.attempts + 1, used.micros + case.policy.price.reserved_micros)
 
-    def _new(
+    def _admitted(
         self,
         case: Case,
         start_at: datetime,
@@ -305,15 +306,15 @@ class CountedLimits:
         )
 
     def _ready_at(self, case: Case, start_at: datetime) -> datetime:
-        """When everything was there for this call: its lateness counts from then. A pace that lets it start later is
-        the last thing it had to wait for."""
+        """When all that the call needs was available: its lateness counts from then. A pace that delays the start is
+        the last of these."""
         if start_at > self.earliest_at(case):
             return start_at
         ready_ms = case.grant.ready_ms
         ready_at = datetime.fromtimestamp(ready_ms / 1000, UTC) if ready_ms is not None else case.lead.due_at
         return min(max(ready_at, case.lead.due_at), start_at)
 
-    def _later(
+    def _defer(
         self,
         case: Case,
         reason: RefusalReason,
@@ -337,8 +338,8 @@ class CountedLimits:
 
 
 def _open_at(case: Case, start_at: datetime) -> Opening | GateRefusal:
-    """The window at the moment at which the paces let the call leave, or why that is too late: the gates judged it at
-    the lead's earliest moment. Of two ends, the lead's and the policy's own, the sooner counts."""
+    """The calling window at the time at which the paces let the call leave, or a refusal if that is too late: the gates
+    judged the lead's earliest time. Of the two ends, the lead's and the policy's, the sooner counts."""
     assert case.policy is not None
     lead = case.lead
     opening = case.policy.opening(lead.phone, lead.timezone, start_at)
@@ -353,7 +354,7 @@ def _open_at(case: Case, start_at: datetime) -> Opening | GateRefusal:
 
 def _too_fast(pace: Pace) -> GateRefusal:
     blocks = {"account": Blocks.ACCOUNT, "number": Blocks.NUMBER}.get(pace.kind, Blocks.FLOW)
-    # Not which account: it may be the platform's, and the lead's tenant reads this.
+    # Does not name the account: it may be the platform's, and the lead's tenant reads this.
     return GateRefusal(RefusalReason.PACE, blocks, pace.next_start_at, pace.kind)
 
 
@@ -371,12 +372,12 @@ def _day_of(case: Case) -> Day:
 
 
 def _person_questions(case: Case) -> list[tuple[PersonQuestion, str]]:
-    """With what becomes of a lead that is over: of all tenants together, then the merchant's own limits."""
+    """Each with what happens to a lead over the limit: all tenants together first, then the merchant's own limits."""
     assert case.policy is not None
     phone, merchant_id = case.lead.phone, case.lead.merchant_id
-    most = case.policy.calls_per_person
+    overall = case.policy.calls_per_person
     return [
-        (PersonQuestion(phone, None, most.max_calls, most.window_s, merchant_id), "defer"),
+        (PersonQuestion(phone, None, overall.max_calls, overall.window_s, merchant_id), "defer"),
         *(
             (
                 PersonQuestion(phone, merchant_id, limit.max_calls, limit.window_h * 3600, merchant_id),
@@ -396,7 +397,7 @@ def _talk_question(case: Case) -> TalkQuestion | None:
 
 
 def _day_question(case: Case, batch: int) -> DayQuestion | None:
-    """From a batch below the limit on, what was not placed is looked up too."""
+    """From one batch below the limit on, attempts that were not placed are looked up too."""
     assert case.policy is not None
     attempts_max, micros_max = case.policy.attempts_per_day, case.policy.spend_per_day_micros
     if attempts_max is None and micros_max is None:
@@ -412,8 +413,8 @@ def _day_question(case: Case, batch: int) -> DayQuestion | None:
 
 
 def _pace_names(case: Case) -> list[tuple[str, str]]:
-    """Whose turn a start is. An account may have been told to slow down even if it has no pace. Whether a number has
-    one is known when it is locked."""
+    """The paces that a start counts for. An account may have been slowed by a 429 even if it has no pace. Whether a
+    number has a pace is read with its lock."""
     number, lead = case.number, case.lead
     names = [("account", f"{lead.carrier}/{lead.account}")]
     if number is None or number.starts_per_s:
@@ -423,5 +424,5 @@ def _pace_names(case: Case) -> list[tuple[str, str]]:
     return names
 
 
-def _once(values: Iterable[T]) -> list[T]:
+def _unique(values: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(values))

@@ -1,4 +1,4 @@
-"""Leads whose calling window closed before their turn came. The match sets them aside; here they get a new due time."""
+"""Leads whose calling window closed before their turn. The match parks them; `reopen` gives them a new due time."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,32 +21,32 @@ async def reopen(database: Database, rules: Rules, closed: Sequence[tuple[UUID, 
     async with database.transaction() as tx:
         leads = await dispatch.lock_closed(tx, closed)
         policies = await rules.policies.of(tx, map(_owner, leads))
-        writing = IntentWrites()
+        writes = IntentWrites()
         for lead in leads:
-            _place(writing, lead, _opening(lead, policies[_owner(lead)]))
-        written = await dispatch.write(tx, writing, "reopen")
-        if writing.ends:
-            await rules.on_finished(tx, writing.ends)
+            _apply_opening(writes, lead, _opening(lead, policies[_owner(lead)]))
+        written = await dispatch.write(tx, writes, "reopen")
+        if writes.ends:
+            await rules.on_finished(tx, writes.ends)
     return list(written.moved.values())
 
 
 def _opening(lead: ClosedLead, policy: Effective | None) -> Opening | None:
-    """Under a policy that cannot be read it is looked at again later; the intent would refuse it as well."""
+    """Under an unreadable policy the lead is judged again later; the intent would refuse it as well."""
     if policy is None:
         return Opening(lead.now + UNREADABLE_POLICY, None)
     return policy.opening(lead.phone, lead.timezone, max(lead.due_at, lead.now))
 
 
-def _place(writing: IntentWrites, lead: ClosedLead, opening: Opening | None) -> None:
+def _apply_opening(writes: IntentWrites, lead: ClosedLead, opening: Opening | None) -> None:
     until: datetime | None = None
     if opening is None:
         finish = never_opens().finish
         assert finish is not None
-        writing.ends[lead.id] = finish
+        writes.ends[lead.id] = finish
     else:
         until = opening.opens_at
-        writing.moves[lead.id] = Move(opening.opens_at, opening.closes_at)
-    writing.decisions.append(NewDecision(lead.id, RefusalReason.WINDOW.value, lead.merchant_id, None, until))
+        writes.moves[lead.id] = Move(opening.opens_at, opening.closes_at)
+    writes.decisions.append(NewDecision(lead.id, RefusalReason.WINDOW.value, lead.merchant_id, None, until))
 
 
 def _owner(lead: ClosedLead) -> Owner:

@@ -1,4 +1,4 @@
-"""What becomes, in Valkey, of a grant that Postgres refused. The reason blocks what it refused, so nothing loops."""
+"""What Valkey does with a grant that Postgres refused. Each reason blocks its cause, so that no grant loops."""
 
 from collections.abc import Iterable
 
@@ -6,10 +6,10 @@ from trunkline.bus.schedule import GiveBack, GrantReturn, to_ms
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.model import Entry, Holder
 
-# A refusal without a time of its own is looked at again after this: Valkey and Postgres disagree, and one of the
-# reconcilers will find out who is right.
+# The match retries a refusal without a time of its own after this: Valkey and Postgres disagree, and a reconciler will
+# correct one of them.
 PAUSE_MS = 1000
-# A flow whose merchant has used up its day is asked about once a minute all the same: the limit may have been raised.
+# The match retries a flow whose merchant has used up its day once a minute: the limit may have been raised.
 PARK_MAX_MS = 60_000
 
 
@@ -25,7 +25,7 @@ def _give_back(refusal: Refusal) -> GiveBack:
     is_wait = refusal.is_wait
     match refusal.blocks:
         case Blocks.CHANNEL:
-            # The channel gets its true owner; the lead may have another one now.
+            # The channel gets its true owner; the lead may be granted another one at once.
             return GiveBack(attempt_id, GrantReturn.AGAIN)
         case Blocks.PERSON:
             return GiveBack(attempt_id, GrantReturn.BEHIND, until_ms, behind=refusal.owner, is_wait=True)
@@ -57,7 +57,7 @@ def _park_until_ms(refusal: Refusal, until_ms: int) -> int:
 
 
 def true_holders(refusals: Iterable[Refusal]) -> list[Holder]:
-    """Who has the channels that were refused, as Postgres says."""
+    """The owners, according to Postgres, of the channels that were refused."""
     return [
         Holder(refusal.owner, refusal.grant.number_id, refusal.grant.channel_no)
         for refusal in refusals
@@ -66,5 +66,5 @@ def true_holders(refusals: Iterable[Refusal]) -> list[Holder]:
 
 
 def moved_entries(refusals: Iterable[Refusal]) -> list[Entry]:
-    """Leads that Postgres has given another time."""
+    """Leads that Postgres has given another due time."""
     return [refusal.moved for refusal in refusals if refusal.moved is not None]

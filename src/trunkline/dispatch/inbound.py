@@ -1,8 +1,8 @@
-"""Calls that come in are admitted on the number's channels, or refused as its owner decided.
+"""Inbound calls are admitted on the number's channels, or refused as its owner has configured.
 
-The number is locked against dials, and the lowest free channel is taken under the same unique index: a call that came
-in and one that goes out never share a line, whoever crashes. Valkey is told afterwards; if it is not, its next grant of
-that channel is refused by Postgres.
+The number is locked against dials, and the call takes the lowest free channel under the same unique index: an inbound
+and an outbound call never share a channel, whichever process crashes. Valkey is updated afterwards; if that fails,
+Postgres refuses its next grant of that channel.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Reason = Literal["CAPACITY_REJECTED", "NOT_ALLOWED", "NUMBER_OFF", "NUMBER_UNKNO
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """It has a channel. `is_over`: the webhook of a call that has ended was sent again."""
+    """The call has a channel. `is_over`: the carrier repeated the webhook of a call that has ended."""
 
     attempt_id: UUID
     merchant_id: str
@@ -36,7 +36,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """It is not taken. What the caller gets instead was decided by the number's owner."""
+    """The call is refused. `otherwise` is what the number's owner has configured for the caller."""
 
     reason: Reason
     otherwise: Literal["reject", "message", "redirect"] = "reject"
@@ -45,7 +45,7 @@ class Turned:
 
 
 def inbound_attempt_id(carrier: str, call_id: str) -> UUID:
-    """The attempt of a call that came in has the call for its name: every webhook of it finds the same one."""
+    """The attempt id of an inbound call is made from the call's id: every webhook of it finds the same attempt."""
     return uuid5(_NAMESPACE, f"{carrier}\n{call_id}")
 
 
@@ -56,14 +56,14 @@ class Inbound:
         self._identity = identity
 
     async def admit(self, carrier: str, account: str, call_id: str, to: str, from_: str) -> Taken | Turned:
-        """Idempotent: a webhook that is sent again gets the answer of the first."""
+        """Idempotent: a repeated webhook gets the result of the first."""
         arrival = Arrival(inbound_attempt_id(carrier, call_id), carrier, account, call_id, to, from_)
         async with self._database.transaction() as tx:
             result, holder = await self._decide(tx, arrival)
         if holder is not None:
-            await self._tell(holder)
-        word = result.reason if isinstance(result, Turned) else "TAKEN"
-        metrics.INBOUND_CALLS.labels(carrier, word).inc()
+            await self._publish(holder)
+        label = result.reason if isinstance(result, Turned) else "TAKEN"
+        metrics.INBOUND_CALLS.labels(carrier, label).inc()
         return result
 
     async def _decide(self, tx: Connection, arrival: Arrival) -> tuple[Taken | Turned, Holder | None]:
@@ -88,7 +88,7 @@ class Inbound:
         taken = Taken(arrival.attempt_id, number.merchant_id)
         return taken, Holder(arrival.attempt_id, number.id, channel_no)
 
-    async def _tell(self, holder: Holder) -> None:
+    async def _publish(self, holder: Holder) -> None:
         try:
             await epoch.ensure(self._bus)
             await channels.hold(self._bus, [holder])
@@ -97,7 +97,7 @@ class Inbound:
 
 
 def _refusal(number: RungNumber, from_: str) -> Reason | None:
-    """Why somebody is not taken, whatever is free."""
+    """The reason to refuse a caller even if a channel is free."""
     if number.status != "active":
         return "NUMBER_OFF"
     match number.admits:

@@ -1,8 +1,8 @@
 """Intent before effect: an attempt is committed before a byte leaves for the carrier.
 
-One transaction per batch (`intent_batch`). The partial unique indexes of `attempts` are the guard of the promise,
-Valkey's grant is a hint. Only what is returned may be sent, and every grant that came to nothing has a reason. A COMMIT
-that was not answered may have gone through: nothing of it is sent, and its attempts are disowned.
+One transaction per batch (`intent_batch`). The partial unique indexes of `attempts` guard the promise; Valkey's grant
+is a hint. The sender may send only what is returned here, and every refused grant has a reason. A COMMIT without a
+reply may have gone through: none of its calls is sent, and its attempts are disowned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,18 @@ from trunkline.value import Value
 log = get_logger(__name__)
 
 LOCK_TIMEOUT_MS = 500
-# Alone, after its batch failed: somebody held a lock for half a second already, and others are waiting.
+# For a grant alone, after its batch failed: a lock was held for 500 ms already, and other grants are waiting.
 LOCK_TIMEOUT_ALONE_MS = 50
 
 
 class Intents(Value, frozen=True):
-    """What may be sent; the grants that came to nothing; and attempts whose COMMIT was not answered: they are not sent,
-    and have to be disowned."""
+    """The calls to send, the refused grants, and the attempts whose COMMIT got no reply: they are not sent, and have to
+    be disowned."""
 
     committed: tuple[Intent, ...] = ()
     refused: tuple[Refusal, ...] = ()
     lost: tuple[NewAttempt, ...] = ()
-    # Proposed slots that Postgres says are somebody else's, or gone.
+    # Proposed slots that Postgres has given to another call, or whose pod is gone.
     lost_slots: tuple[Slot, ...] = ()
 
     def __add__(self, other: "Intents") -> "Intents":
@@ -50,45 +50,46 @@ async def intend(
     grants: Sequence[Grant],
     dialer: str,
     rules: Rules | None = None,
-    begun: EarlyTransaction | None = None,
+    early_tx: EarlyTransaction | None = None,
     slots: Mapping[UUID, Slot] = NO_SLOTS,
 ) -> Intents:
-    """One transaction for all, `begun` or not; if a lock or a single lead makes it fail, one for each, so that nobody
-    is held up."""
+    """One transaction for all, `early_tx` or not; if a lock or a single lead makes it fail, one for each, so that no
+    other grant is held up."""
     rules = rules or Rules()
     if len(grants) == 1:
-        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS, slots, begun)
+        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS, slots, early_tx)
     try:
-        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS, slots, begun)
+        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS, slots, early_tx)
     except (*CONTENDED, *UNACCEPTABLE) as error:
         log.warning("intent.batch_failed", grants=len(grants), error=str(error))
     intents = Intents()
-    for place, grant in enumerate(grants):
+    for position, grant in enumerate(grants):
         try:
             intents += await _intend_alone(database, grant, dialer, rules, LOCK_TIMEOUT_ALONE_MS, slots)
         except Exception as error:
-            # Those before it are committed and have to be sent; the rest is given back.
-            log.warning("intent.rest_failed", grants=len(grants) - place, error=str(error))
-            return intents + Intents(refused=tuple(map(_contended, grants[place:])))
+            # The grants before it are committed and have to be sent; the others are given back.
+            log.warning("intent.rest_failed", grants=len(grants) - position, error=str(error))
+            return intents + Intents(refused=tuple(map(_contended, grants[position:])))
     return intents
 
 
 async def disown(database: Database, lost: Sequence[NewAttempt], dialer: str) -> list[Entry]:
-    """After a COMMIT that was not answered. It waits for that commit, writes the attempts as not sent, and returns the
-    leads that are due again. It may be repeated until it succeeds; whoever dies before that leaves attempts in
-    `dialing`, of which the carrier is asked."""
+    """After a COMMIT without a reply: waits for that commit, writes the attempts as not sent, and returns the leads
+    that are due again. It may be repeated until it succeeds; a process that dies before that leaves attempts in
+    `dialing`, and the checker asks the carrier about them."""
     async with database.transaction() as tx:
         return await dispatch.disown(tx, lost, dialer)
 
 
 async def is_cancelled(database: Database, lead_id: UUID) -> bool:
-    """Whether somebody has asked for the end of a lead since its intent was committed."""
+    """Whether the lead was cancelled after its intent was committed."""
     async with database.connection() as conn:
         return await lead_edits.is_cancelled(conn, lead_id)
 
 
 async def slow_account(database: Database, carrier: str, account: str, seconds: float) -> None:
-    """A carrier said 429. In a transaction of its own: whoever writes results holds attempts, and limits come first."""
+    """The carrier replied 429. A transaction of its own: writing results locks attempts, and limits are locked
+    first."""
     async with database.connection() as conn:
         await dispatch.slow_account(conn, f"{carrier}/{account}", seconds)
 
@@ -100,10 +101,10 @@ async def _intend_alone(
     rules: Rules,
     lock_timeout_ms: int,
     slots: Mapping[UUID, Slot],
-    begun: EarlyTransaction | None = None,
+    early_tx: EarlyTransaction | None = None,
 ) -> Intents:
     try:
-        return await _intend(database, [grant], dialer, rules, lock_timeout_ms, slots, begun)
+        return await _intend(database, [grant], dialer, rules, lock_timeout_ms, slots, early_tx)
     except CONTENDED:
         return Intents(refused=(_contended(grant),))
     except UNACCEPTABLE as error:
@@ -116,13 +117,13 @@ def _contended(grant: Grant) -> Refusal:
 
 
 async def _poisoned(database: Database, grant: Grant, error: str) -> Refusal:
-    """A lead that breaks its own intent is put off, for longer each time, and ends after ten."""
+    """A lead that breaks its own intent is deferred, longer each time, and ends after ten times."""
     async with database.connection() as conn:
-        finish, moved = await dispatch.put_off(conn, grant.lead_id, grant.version, error)
-    answer = GateRefusal(
+        finish, moved = await dispatch.defer_broken(conn, grant.lead_id, grant.version, error)
+    refusal = GateRefusal(
         RefusalReason.ERROR, until=moved.due_at if moved else None, subject=error[:200], finish=finish
     )
-    return Refusal.of(grant, answer, moved)
+    return Refusal.of(grant, refusal, moved)
 
 
 async def _intend(
@@ -132,12 +133,12 @@ async def _intend(
     rules: Rules,
     lock_timeout_ms: int,
     slots: Mapping[UUID, Slot],
-    begun: EarlyTransaction | None,
+    early_tx: EarlyTransaction | None,
 ) -> Intents:
     batch = IntentBatch(grants, dialer, rules, slots)
     is_written = False
     try:
-        async with begun or database.transaction() as tx:
+        async with early_tx or database.transaction() as tx:
             await batch.write(tx, lock_timeout_ms)
             is_written = True
     except UNAVAILABLE as error:

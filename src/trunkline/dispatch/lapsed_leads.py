@@ -1,8 +1,8 @@
-"""Ends leads that are no longer to be called: past the expiry that their sender named, or due before their merchant was
-moved here from another system, which has called them.
+"""Ends leads that are no longer to be called: past the expiry that their sender set, or due before their merchant's
+cutover from another system, which has called them.
 
-Any number of processes may run it: each passes over what another is changing. Punctuality is not its duty, the intent
-refuses such leads by itself; this is why none waits for ever.
+Any number of processes may run it: each skips rows that another has locked. It need not be punctual, since the intent
+refuses such leads by itself; it ensures that none waits for ever.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ class LapsedLeads(Loop):
         self._page = page
 
     async def run_once(self) -> int:
-        """How many leads were ended."""
+        """Returns how many leads were ended."""
         expired = await self._end_all(lapses.expire)
         cut_over = await self._end_all(lapses.end_cut_over)
         async with self._database.connection() as conn:

@@ -1,12 +1,12 @@
-"""Compares the calls that go on with the carriers' lists: an end whose webhook was lost frees its channel in a minute.
+"""Compares live calls with the carriers' lists: an end whose webhook was lost frees its channel within a minute.
 
-Every half minute each account's list of live calls is read, by the page; a call that it does not show is looked up by
-its id, because to be missing from a list proves nothing. How often an account may be asked is bounded, so that looking
-takes nothing from dialling: what does not fit comes first at the next turn. At once, every account is asked about after
-a time in which no webhook could be taken (`WebhookHearing`), and one account when a look finds an end that nobody told,
-or when calls that should ring are not heard of.
+Every 30 s the loop reads each account's list of live calls, by pages, and looks up a call that the list lacks by its
+id, because absence from a list proves nothing. Requests per account are bounded, so that they take nothing from
+dialling: calls that do not fit come first at the next turn. The loop reads every account at once after a time in which
+no webhook could be received (`WebhookHearing`), and one account when a check finds an unreported end, or when calls
+that should ring have no events.
 
-Beside it the checker looks at single attempts: doubts, and what this loop did not get to.
+Beside it the checker checks single attempts: those in doubt, and those that this loop did not reach.
 """
 
 import asyncio
@@ -35,21 +35,22 @@ from trunkline.value import replace
 
 log = get_logger(__name__)
 
-# Half of the minute within which a channel is free again: the rest is for the request, the fold, and a list that lags.
+# 50 % of the minute within which a channel is free again: the other 50 % are for the request, the fold and a list's
+# lag.
 EVERY_S = 30.0
 LEASE_S = 180.0
-# After this the other accounts are looked at, and the slow one finishes beside them.
-PATIENCE_S = 5.0
-# A few calls are asked about one by one: that is no more requests than there are lists.
-SINGLY_MAX = 5
-AT_ONCE = 10
-# Lists that cannot be asked for live calls alone are read from here on; older calls are looked up.
+# After this the other accounts are read, and the slow one finishes beside them.
+ROUND_TIMEOUT_S = 5.0
+# Up to this many calls are looked up one by one: that takes no more requests than the list.
+LOOKUPS_INSTEAD_MAX = 5
+CONCURRENCY = 10
+# Lists that cannot be filtered by live calls are read from here on; older calls are looked up.
 LISTED_SINCE = timedelta(minutes=15)
 CLOCK_SLACK = timedelta(seconds=60)
-# So long the checker leaves a call alone that this loop has seen.
+# How long the checker leaves out a call that this loop has seen.
 QUIET_S = 90.0
-# An end that is older than this, and news to us, was told to nobody.
-TOLD_WITHIN = timedelta(seconds=10)
+# The webhook of an end that is older than this, and new to us, was lost.
+WEBHOOK_WITHIN = timedelta(seconds=10)
 GAP_S = 5.0
 
 
@@ -71,10 +72,10 @@ class LiveCalls(Loop):
         self._carriers = carriers
         self._inbox = inbox
         self._every_s = every_s
-        self._looking: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
 
     async def run_once(self) -> int:
-        """How many accounts were to be looked through."""
+        """Returns how many accounts were due."""
         async with self._database.connection() as conn:
             accounts = await live_looks.claim(
                 conn, lease_s=LEASE_S, every_s=self._every_s, silent_while_ringing=SILENT_WHILE_RINGING
@@ -82,49 +83,49 @@ class LiveCalls(Loop):
             ages_s = await live_looks.oldest(conn)
         metrics.set_exactly(metrics.OLDEST_LOOK_SECONDS, ages_s)
         for account in accounts:
-            self._looking.add(asyncio.create_task(self._look_through(account), name="live_calls.account"))
-        if self._looking:
-            await asyncio.wait(self._looking, timeout=PATIENCE_S)
-        over = {task for task in self._looking if task.done()}
-        self._looking -= over
+            self._running.add(asyncio.create_task(self._read_account(account), name="live_calls.account"))
+        if self._running:
+            await asyncio.wait(self._running, timeout=ROUND_TIMEOUT_S)
+        over = {task for task in self._running if task.done()}
+        self._running -= over
         for task in over:
             task.result()
         return len(accounts)
 
     async def drain(self) -> None:
-        await asyncio.gather(*self._looking, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def _look_through(self, account: AccountName) -> None:
+    async def _read_account(self, account: AccountName) -> None:
         async with self._database.connection() as conn:
             calls = await live_looks.calls(conn, *account)
         try:
             carrier = self._carriers.get(*account)
         except CarrierConfigError:
-            return  # its lease ends by itself
-        look = _Look(carrier, self._every_s)
+            return  # the lease expires
+        reading = _AccountReading(carrier, self._every_s)
         seen: dict[LiveCall, CallView] = {}
-        async for call, view in look.at(calls):
-            await self._tell(call, view)
+        async for call, view in reading.views(calls):
+            await self._append(call, view)
             seen[call] = view
         under_way = {call.id: view.state in ("ringing", "answered") for call, view in seen.items()}
         async with self._database.connection() as conn:
-            await live_looks.looked(conn, under_way, quiet_s=QUIET_S)
-            await live_looks.done(conn, *account, next_in_s=look.next_in_s)
+            await live_looks.note_checked(conn, under_way, quiet_s=QUIET_S)
+            await live_looks.done(conn, *account, next_in_s=reading.next_in_s)
 
-    async def _tell(self, call: LiveCall, view: CallView) -> None:
-        if not queried_calls.is_news(call.state, view):
+    async def _append(self, call: LiveCall, view: CallView) -> None:
+        if not queried_calls.is_progress(call.state, view):
             return
         now = self._clock.now()
         with bind(attempt_id=call.id, lead_id=call.lead_id):
-            if view.state == "ended" and (view.ended_at is None or now - view.ended_at > TOLD_WITHIN):
+            if view.state == "ended" and (view.ended_at is None or now - view.ended_at > WEBHOOK_WITHIN):
                 log.warning("webhook.lost", call_id=view.call_id)
                 metrics.WEBHOOKS_LOST.inc()
                 metrics.RECONCILER_FIXES.labels(self.name).inc()
-            await queried_calls.tell(self._inbox, call.id, view, now)
+            await queried_calls.append(self._inbox, call.id, view, now)
 
 
-class _Look:
-    """One look through the calls of an account, with as many requests as the account allows for."""
+class _AccountReading:
+    """Reads the calls of an account, with as many requests as the account allows."""
 
     def __init__(self, carrier: Carrier, every_s: float):
         self._carrier = carrier
@@ -134,49 +135,53 @@ class _Look:
 
     @property
     def next_in_s(self) -> float:
-        """Later, if this one took more requests than the account has in that time: a page cannot be left half read."""
+        """Later, if this run took more requests than the account has in that time: a page cannot be left half read."""
         return max(self._every_s, self._requests * 60 / self._carrier.limits.looks_per_min)
 
-    async def at(self, calls: Sequence[LiveCall]) -> AsyncIterator[tuple[LiveCall, CallView]]:
-        """What the carrier tells of them. Some may be missing: they come first the next time."""
+    async def views(self, calls: Sequence[LiveCall]) -> AsyncIterator[tuple[LiveCall, CallView]]:
+        """The carrier's view of the calls. Some may be missing: they come first the next time."""
         shown: dict[str, CallView] = {}
         lists, carrier = self._carrier.limits.lists, self._carrier
-        if len(calls) > SINGLY_MAX and lists != "none":
+        if len(calls) > LOOKUPS_INSTEAD_MAX and lists != "none":
             await self._read(carrier.live_calls(_since(calls)), calls, shown)
         missing = _missing(calls, shown)
-        if len(missing) > SINGLY_MAX and lists == "live":
-            # Many are over, and nobody told: a page tells of a thousand of them.
+        if len(missing) > LOOKUPS_INSTEAD_MAX and lists == "live":
+            # Many have ended unreported: one page shows a thousand of them.
             await self._read(carrier.account_calls(_since(missing)), missing, shown)
             missing = _missing(calls, shown)
         for call in calls:
             if view := shown.get(call.carrier_call_id):
                 yield call, view
-        room = asyncio.Semaphore(AT_ONCE)
-        left = max(1, self._requests_max - self._requests)
-        for looking in asyncio.as_completed([self._look_up(call, room) for call in missing[:left]]):
-            call, found = await looking
-            if found is not None:
-                yield call, found
+        semaphore = asyncio.Semaphore(CONCURRENCY)
+        lookups_left = max(1, self._requests_max - self._requests)
+        for lookup in asyncio.as_completed(
+            [self._look_up(call, semaphore) for call in missing[:lookups_left]]
+        ):
+            call, found_view = await lookup
+            if found_view is not None:
+                yield call, found_view
 
     async def _read(self, pages: ListPages, wanted: Sequence[LiveCall], shown: dict[str, CallView]) -> None:
-        """Until all that are wanted are shown. What is shown later is newer."""
+        """Until all that are wanted are shown. A later page is newer."""
         async for page in pages:
             self._requests += 1
             if isinstance(page, ListUnavailable):
                 log.warning("live_calls.list_unavailable", carrier=self._carrier.name, reason=page.reason)
-                return  # what was shown is true all the same
+                return  # the pages so far are valid all the same
             shown |= {view.call_id: view for view in page}
             if not _missing(wanted, shown):
                 return
 
-    async def _look_up(self, call: LiveCall, room: asyncio.Semaphore) -> tuple[LiveCall, CallView | None]:
-        async with room:
+    async def _look_up(
+        self, call: LiveCall, semaphore: asyncio.Semaphore
+    ) -> tuple[LiveCall, CallView | None]:
+        async with semaphore:
             self._requests += 1
-            found: LookUpResult = await self._carrier.look_up(call.carrier_call_id)
-        match found:
+            view: LookUpResult = await self._carrier.look_up(call.carrier_call_id)
+        match view:
             case CallView():
-                # Some carriers tell a call that has ended under another name than the one they gave at first.
-                return call, replace(found, call_id=call.carrier_call_id)
+                # Some carriers list an ended call under another id than the one they returned at first.
+                return call, replace(view, call_id=call.carrier_call_id)
             case NoSuchCall() if call.age_s > self._carrier.limits.list_lag_s:
                 gone = CallView(
                     call.carrier_call_id, call.to_phone, call.from_phone, "", "ended", reason="failed"
@@ -196,7 +201,7 @@ def _missing(calls: Sequence[LiveCall], shown: Mapping[str, CallView]) -> list[L
 
 
 class WebhookHearing(Loop):
-    """Says, wherever webhooks are taken, that they can be. After a gap all live calls are asked about."""
+    """Records, in every process that receives webhooks, that it can. After a gap all accounts are read."""
 
     name = "webhook_hearing"
 
@@ -207,7 +212,7 @@ class WebhookHearing(Loop):
 
     async def run_once(self) -> int:
         async with self._database.connection() as conn:
-            asked_about = await live_looks.heard(conn, gap_s=self._gap_s)
-        if asked_about:
-            log.warning("webhook.gap", accounts=asked_about)
-        return asked_about
+            accounts = await live_looks.note_receiving(conn, gap_s=self._gap_s)
+        if accounts:
+            log.warning("webhook.gap", accounts=accounts)
+        return accounts

@@ -1,13 +1,13 @@
 """Loads the schedule: leads that are due soon go from Postgres to Valkey, flow by flow.
 
-Ingest schedules a new lead itself, as a courtesy. This loop is the one that may be relied on: it brings what ingest
-could not tell and what became due soon. Adding is idempotent, so it need not know what Valkey has. It walks over flows
-with a cursor, not over leads: no pile, however high, can hide a lost lead of another flow behind it. On its way it
-compares the flows with what Valkey's other keys say of them: one key that was lost (evicted, or deleted by hand) is put
-right within a walk, without an epoch that tells of it.
+Ingest schedules a new lead itself, best effort. This loop is the guarantee: it loads the leads that ingest failed to
+schedule and those that became due soon. Adding is idempotent, so the loader need not know what Valkey has. Its cursor
+walks over flows, not over leads: a large backlog of one flow cannot hide a lost lead of another. On its way it compares
+the flows with Valkey's other keys: a single key that was lost (evicted, or deleted by hand) is repaired within one
+walk, although the epoch has not changed.
 
-Several processes walk, and a walk over a large pile is work for Postgres: the more leads wait, the more the beginnings
-of walks are spread, always to later. Nobody waits for it, since a lead is brought a quarter of an hour ahead.
+Several processes walk, and a walk over a large backlog loads Postgres: the more leads wait, the wider the starts of
+walks are spread, always to later. The delay costs nothing, since a lead is loaded 15 minutes ahead.
 """
 
 import random
@@ -29,22 +29,22 @@ from trunkline.telemetry import get_logger, metrics
 log = get_logger(__name__)
 
 FLOWS_PER_RUN = 200
-# Two thousand flows are walked over in ten seconds.
+# 2,000 flows take 10 s.
 NEXT_PAGE_S = 1.0
-# A flow is refilled when half of what it may have here is gone.
+# A flow is refilled when it has fewer leads in Valkey than half of its cap.
 REFILL_BELOW = schedule.FLOW_CAP // 2
-# Of a fuller flow only the first are brought: a lead that is missing here comes when its turn has come, and is not
-# passed over for as long as the flow stays full. More than may have moved to another pool (`match.lua`).
+# Of a fuller flow only the first leads are loaded: a lead that is missing in Valkey is loaded when its turn has come,
+# even if the flow stays full. Larger than the number that may have moved to another pool (`match.lua`).
 FIRST_OF_FULL = 200
 
-# From so many waiting leads on the spread is as wide as it gets.
-PILE = 100_000
+# The backlog from which on the jitter has its full width.
+FULL_JITTER_BACKLOG = 100_000
 JITTER_MAX_S = 5.0
 
 
 @dataclass(slots=True)
 class FlowWalk:
-    """What a walk has seen so far."""
+    """Counts of one walk."""
 
     began_s: float
     overdue: int = 0
@@ -57,19 +57,19 @@ async def load(
     limit: int = schedule.FLOW_CAP,
     walk: FlowWalk | None = None,
 ) -> int:
-    """Bring the next leads of these flows; how many were new to Valkey."""
+    """Load the next leads of these flows into Valkey. Returns how many were new there."""
     added, seen = 0, {str(flow) for flow in flows}
     for flow in flows:
         entries = await store_schedule.heads(conn, flow, horizon_s=schedule.HORIZON_S, limit=limit)
         if walk is not None:
             now = datetime.now(UTC)
             walk.overdue += sum(entry.due_at <= now for entry in entries)
-        # Most of them are there already, and to ask is eight times less to send than to add.
-        found = await schedule.look(bus, entries)
-        added += await schedule.add(bus, found.missing)
-        seen |= found.elsewhere
+        # Most of them are in Valkey already, and a lookup sends 1/8 of the bytes of an add.
+        lookup = await schedule.compare(bus, entries)
+        added += await schedule.add(bus, lookup.missing)
+        seen |= lookup.elsewhere
         if len(entries) >= schedule.FLOW_CAP:
-            await schedule.note_partial(bus, flow)
+            await schedule.mark_partial(bus, flow)
     mended = await schedule.mend(bus, sorted(seen))
     if mended:
         log.warning("schedule.mended", count=mended)
@@ -77,10 +77,10 @@ async def load(
     return added
 
 
-def jitter_s(pile: int, widest_s: float) -> float:
-    """Never negative: nothing is brought before its time."""
-    share = min(1.0, pile / PILE)
-    # Not a secret: it only keeps processes from doing the same at the same moment.
+def jitter_s(backlog: int, widest_s: float) -> float:
+    """Never negative: the loader never begins early."""
+    share = min(1.0, backlog / FULL_JITTER_BACKLOG)
+    # No secret: it only keeps processes from walking at the same time.
     return random.uniform(0.0, widest_s * share)  # noqa: S311
 
 
@@ -102,7 +102,7 @@ class Loader(Loop):
         self._jitter_max_s = jitter_max_s
         self._after = BEFORE_ALL
         self._walk = FlowWalk(time.monotonic())
-        self._pile = 0
+        self._backlog = 0
 
     async def run_once(self) -> int:
         await epoch.ensure(self._bus)
@@ -121,9 +121,9 @@ class Loader(Loop):
         return added
 
     async def _report(self, conn: Connection) -> None:
-        """At the end of a walk."""
-        self._pile, processing = await store_schedule.pile(conn)
-        metrics.set_exactly(metrics.LEADS, {"BACKLOG": self._pile, "PROCESSING": processing})
+        """Runs at the end of a walk."""
+        self._backlog, processing = await store_schedule.backlog_counts(conn)
+        metrics.set_exactly(metrics.LEADS, {"BACKLOG": self._backlog, "PROCESSING": processing})
         metrics.LEADS_OVERDUE.set(self._walk.overdue)
         metrics.LOADER_LAP_SECONDS.set(time.monotonic() - self._walk.began_s)
 
@@ -131,19 +131,20 @@ class Loader(Loop):
         if self._after != BEFORE_ALL:
             await self.pause(min(self.interval_s, NEXT_PAGE_S))
             return
-        later_s = jitter_s(self._pile, self._jitter_max_s)
+        later_s = jitter_s(self._backlog, self._jitter_max_s)
         metrics.LOADER_JITTER_SECONDS.observe(later_s)
         await self.pause(self.interval_s + later_s)
 
 
 async def schedule_best_effort(database: Database, bus: Bus, lead_ids: Sequence[UUID]) -> None:
-    """What ingest does for a new lead. The leads are safe in Postgres, and the loader would bring them in seconds."""
+    """Ingest schedules a new lead with this. The leads are safe in Postgres: after a failure the loader loads them
+    within seconds."""
     metrics.LEADS_ACCEPTED.inc(len(lead_ids))
     outcome = "failed"
     try:
         await epoch.ensure(bus)
         async with database.connection() as conn:
-            places = await store_schedule.places(conn, lead_ids)
+            places = await store_schedule.entries(conn, lead_ids)
         await schedule.add(bus, places.values())
         outcome = "ok"
     finally:
@@ -151,7 +152,7 @@ async def schedule_best_effort(database: Database, bus: Bus, lead_ids: Sequence[
 
 
 class Refiller(Loop):
-    """Refills the flows that have more leads in Postgres than may be here at once."""
+    """Refills the flows that have more leads in Postgres than Valkey may hold of them."""
 
     name = "refiller"
 
@@ -167,13 +168,14 @@ class Refiller(Loop):
             return 0
         async with self._database.connection() as conn:
             with_capacity = await _with_capacity(conn, self._bus, partial)
-            # Before Postgres is read: a lead that finds no room meanwhile marks its flow again.
-            await schedule.forget_partial(self._bus, with_capacity)
+            # Before Postgres is read: a lead that finds its flow full in the meantime marks the flow again.
+            await schedule.unmark_partial(self._bus, with_capacity)
             return await load(conn, self._bus, with_capacity)
 
 
 async def _with_capacity(conn: Connection, bus: Bus, flows: Sequence[Flow]) -> list[Flow]:
-    """A lead that was put off beyond the horizon takes no room: whatever is due sooner takes its place."""
+    """Leads that were deferred beyond the horizon do not count: the loader replaces them by leads that are due
+    sooner."""
     before_ms = int((await store_schedule.clock_s(conn) + schedule.HORIZON_S) * 1000)
     sizes = await schedule.sizes(bus, flows, before_ms=before_ms)
     return [flow for flow, size in zip(flows, sizes, strict=True) if size < REFILL_BELOW]

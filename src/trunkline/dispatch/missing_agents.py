@@ -1,9 +1,8 @@
-"""What follows when people answered and no agent was there: it is counted, alarms are raised, and a merchant to whose
-people it happens again and again rings nobody for a while.
+"""Answered calls without an agent: counts them, raises alarms, and stops dialling for a while for a merchant to which
+it happens again and again.
 
-The circuit breaker is written with the end of the call that trips it, in the same transaction, and read by intents. It
-is released by the first answered call since then of which nothing says that it had no agent. Calls that came in are
-none of its business.
+The circuit breaker is written with the end of the call that trips it, in the same transaction, and read by intents. The
+first answered call since then without proof that it had no agent releases it. Inbound calls do not count.
 """
 
 from collections import defaultdict
@@ -21,7 +20,7 @@ from trunkline.telemetry import get_logger, metrics
 log = get_logger(__name__)
 
 RULE = BrakeRule()
-# An alarm names so many: who wants all of them asks for the leads.
+# An alarm names at most this many attempts; the API lists all leads.
 NAMED_MAX = 20
 
 
@@ -31,7 +30,7 @@ async def follow(
     applied: Mapping[UUID, CallFacts],
     ends: Sequence[tuple[Attempt, Finish]],
 ) -> None:
-    """Last in its transaction: breakers and alarms are rows that many share."""
+    """Last in its transaction: breakers and alarms are rows that many transactions share."""
     concluded = [
         (locked[each], facts.agent)
         for each, facts in applied.items()
@@ -39,17 +38,17 @@ async def follow(
     ]
     for attempt, agent in concluded:
         if attempt.facts.agent is not None:
-            continue  # counted before, as what it seemed to be
+            continue  # counted before, by the earlier evidence
         metrics.ANSWERED_CALLS.labels(attempt.carrier, agent.value).inc()
     missed = [attempt for attempt, agent in concluded if agent is Agent.NONE]
     for attempt in missed:
         metrics.ANSWERED_WITHOUT_AGENT.labels(attempt.carrier).inc()
         log.error("call.answered_without_agent", attempt_id=str(attempt.id), lead_id=str(attempt.lead_id))
-    # One of which nobody can say counts too: where agents never show themselves, nothing else would ever release it.
+    # An unknown agent counts too: where agents never prove themselves, nothing else would ever release the breaker.
     probes = [(attempt, agent) for attempt, agent in concluded if attempt.is_probe]
     await _release(tx, {_merchant(attempt) for attempt, agent in probes if agent is not Agent.NONE})
     if missed:
-        await _say(tx, missed, ends)
+        await _raise_alarms(tx, missed, ends)
 
 
 async def _release(tx: Connection, merchant_ids: set[str]) -> None:
@@ -60,28 +59,30 @@ async def _release(tx: Connection, merchant_ids: set[str]) -> None:
         await clear_alarm(tx, "no_agent_brake", merchant_id)
 
 
-async def _say(tx: Connection, missed: Sequence[Attempt], ends: Sequence[tuple[Attempt, Finish]]) -> None:
-    given_up = [attempt for attempt, finish in ends if finish.outcome is Outcome.NO_AGENT]
+async def _raise_alarms(
+    tx: Connection, missed: Sequence[Attempt], ends: Sequence[tuple[Attempt, Finish]]
+) -> None:
+    ended = [attempt for attempt, finish in ends if finish.outcome is Outcome.NO_AGENT]
     tripped = await brakes.trip(tx, {_merchant(attempt) for attempt in missed}, RULE)
     for merchant_id, attempts in sorted(_by_merchant(missed).items()):
         detail = {"attempts": [str(attempt.id) for attempt in attempts[:NAMED_MAX]]}
         await raise_alarm(tx, "answered_without_agent", merchant_id, detail, attempts[0].tenant)
-    for merchant_id, attempts in sorted(_by_merchant(given_up).items()):
+    for merchant_id, attempts in sorted(_by_merchant(ended).items()):
         detail = {"leads": [str(attempt.lead_id) for attempt in attempts[:NAMED_MAX]]}
         await raise_alarm(tx, "lead_ended_no_agent", merchant_id, detail, attempts[0].tenant)
     owners = {_merchant(attempt): attempt.tenant for attempt in missed}
     for brake in sorted(tripped, key=lambda each: each.merchant_id):
         log.error("no_agent_brake.tripped", merchant_id=brake.merchant_id, without=brake.without)
         counted = {"answered": brake.answered, "without_agent": brake.without}
-        told = {**counted, "stops_until": brake.stops_until.isoformat()}
-        await raise_alarm(tx, "no_agent_brake", brake.merchant_id, told, owners[brake.merchant_id])
+        brake_detail = {**counted, "stops_until": brake.stops_until.isoformat()}
+        await raise_alarm(tx, "no_agent_brake", brake.merchant_id, brake_detail, owners[brake.merchant_id])
 
 
 def _by_merchant(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    found: dict[str, list[Attempt]] = defaultdict(list)
+    groups: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
-        found[_merchant(attempt)].append(attempt)
-    return found
+        groups[_merchant(attempt)].append(attempt)
+    return groups
 
 
 def _merchant(attempt: Attempt) -> str:

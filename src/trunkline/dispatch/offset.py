@@ -1,5 +1,5 @@
-"""How far Postgres' clock is ahead of Valkey's, and of our own. Postgres decides what is due and when a call leaves;
-the others only have to agree with it."""
+"""How far Postgres's clock is ahead of Valkey's, and of this process's. Postgres decides what is due and when a call
+leaves; the others only have to agree with it."""
 
 import math
 import time
@@ -26,7 +26,7 @@ class ClockOffset:
         self._ahead_of_us_s = float("-inf")
 
     async def ms(self) -> int:
-        """The offset, measured anew when the last measure is old."""
+        """The offset, measured again when the last measurement is old."""
         if time.monotonic() - self._measured_at_s > MEASURE_EVERY_S:
             self._offset_ms = await self._measure()
             self._measured_at_s = time.monotonic()
@@ -34,19 +34,19 @@ class ClockOffset:
 
     @property
     def last_ms(self) -> int:
-        """As it was last measured, for whoever cannot measure now."""
+        """The last measurement, for callers that cannot measure now."""
         return self._offset_ms
 
     def doubt(self) -> None:
-        """Postgres said otherwise: somebody has set a clock, and the next use measures anew."""
+        """Postgres disagreed: a clock was set, and the next use measures again."""
         self._measured_at_s = float("-inf")
 
-    def turn_s(self, intent: Intent, asked_s: float, answered_s: float) -> float:
-        """What our boot-time clock shows when Postgres' shows `send_at`, or a little later: never before it. The intent
-        was asked for and answered at these moments, so its own reading of Postgres' clock lies between them. If what
-        was measured contradicts it, somebody has set a clock, and the answer counts."""
+    def turn_s(self, intent: Intent, began_s: float, returned_s: float) -> float:
+        """What our boot-time clock shows when Postgres's shows `send_at`, or a little later: never before it. The
+        intent began and returned at these times, so its own reading of Postgres's clock lies between them. If the
+        measured offset contradicts that, a clock was set, and the intent's reading counts."""
         intent_at_s = intent.send_at.timestamp() - intent.send_in_s
-        least_s, most_s = intent_at_s - answered_s, intent_at_s - asked_s
+        least_s, most_s = intent_at_s - returned_s, intent_at_s - began_s
         ahead_s = self._ahead_of_us_s
         if not least_s <= ahead_s <= most_s:
             self.doubt()
@@ -54,14 +54,14 @@ class ClockOffset:
         return intent.send_at.timestamp() - ahead_s
 
     async def _measure(self) -> int:
-        """The least that each can be. Postgres' clock is read before the other one, so every difference is too small by
-        the time in between, and the largest is the nearest. Were it too large by a fraction of a millisecond, calls
-        would leave before they are due."""
-        of_valkey, of_us = [], []
+        """The least that each can be. Postgres's clock is read before the other one, so every difference is too small
+        by the time in between, and the largest is the nearest. If it were too large by a fraction of a millisecond,
+        calls would leave before they are due."""
+        valkey_offsets_s, own_offsets_s = [], []
         async with self._database.connection() as conn:
             for _ in range(MEASUREMENTS):
                 postgres_s = await schedule.clock_s(conn)
-                of_us.append(postgres_s - self._clock.boottime_s())
-                of_valkey.append(postgres_s - await server_time_s(self._bus))
-        self._ahead_of_us_s = max(of_us)
-        return math.floor(max(of_valkey) * 1000)
+                own_offsets_s.append(postgres_s - self._clock.boottime_s())
+                valkey_offsets_s.append(postgres_s - await server_time_s(self._bus))
+        self._ahead_of_us_s = max(own_offsets_s)
+        return math.floor(max(valkey_offsets_s) * 1000)

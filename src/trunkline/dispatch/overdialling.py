@@ -1,12 +1,12 @@
-"""Overdialling: which calls may be dialled without an agent kept for them, and what kept ones leave to those that ring.
+"""Overdialling: which calls may be dialled without a reserved agent, and what reserved ones leave to those that ring.
 
-A campaign whose policy has an `abandon_max` above 0 is dialled without keeping while the expected share of abandoned
-calls stays under it. An agent is kept for its calls only once too many were abandoned (the brake), and for people who
-found nobody before; never when the bound does not hold: a slot that is kept is one that the ringing calls count on.
+A campaign whose policy has an `abandon_max` above 0 is dialled without reservations while the expected share of
+abandoned calls stays under it. An agent is reserved for its calls only once too many were abandoned (the brake), and
+for people whose earlier call was abandoned; never to keep within the bound: the ringing calls count on every slot.
 
-Calls ring for a group of tiers: a merchant's own tier, or the common ones together. What rings and what is free for it
-are counted in the same group, under the group's lock. Kept dials of everybody else take no lock, and leave free what
-the ringing calls need, as they leave the callers' slots.
+Calls ring for a group of tiers: a merchant's own tier, or the common ones together. The ringing calls and the free
+slots are counted in the same group, under the group's lock. Dials of all other campaigns, with a reservation, take no
+lock, and leave the slots free that the ringing calls need, as they leave the inbound reserve.
 """
 
 import time
@@ -29,14 +29,14 @@ from trunkline.store.dispatch import Overdial
 from trunkline.value import Value
 
 COMMON_GROUP = "common"
-# Answer rates and measured shares are believed for so long: they move by a call in hundreds.
+# How long answer rates and measured shares are cached: one call in hundreds hardly changes them.
 FRESH_S = 1.0
-# Whether anything rings unkept at all, for those who keep: they take no lock either.
+# How long "nothing rings without a reservation" is cached, for dials with one: they take no lock either.
 RINGS_FRESH_S = 0.25
-# A dial that found every free slot counted on is let in before more calls ring unkept, within this time.
-WANTED_S = 2.0
-# An end of overdialling is told so often while it lasts.
-TELL_EVERY_S = 60.0
+# For this long a dial that found no reservable slot goes before further calls without a reservation.
+WAITER_PRIORITY_S = 2.0
+# How often an end of overdialling is reported while it lasts.
+REPORT_EVERY_S = 60.0
 CAMPAIGNS_MAX = 10_000
 
 # merchant, campaign
@@ -44,8 +44,7 @@ Campaign = tuple[str, UUID | None]
 
 
 class Terms(Value, frozen=True):
-    """How the calls of a campaign to a person are overdialled. `has_ended`: by the brake, so agents are kept for
-    them."""
+    """How calls of a campaign to a person are overdialled. `has_ended`: the brake ended it, so agents are reserved."""
 
     tiers: tuple[str, ...]
     answer_rate: float
@@ -58,47 +57,47 @@ class Terms(Value, frozen=True):
 
 
 @dataclass(slots=True)
-class Room:
-    """A group as it was counted: the slots that are free for dials, and the calls that ring for them unkept.
+class Headroom:
+    """The counts of a group: the slots that are free for dials, and the calls that ring for them without a reservation.
     `abandon_max` is the least that any of these was admitted under."""
 
     free: int
     ringing: Ringing = NOTHING_RINGS
     abandon_max: float = 1.0
-    # Somebody waits to keep a slot here, as was known before; and what came of it in this batch.
-    is_wanted: bool = False
-    was_kept: bool = False
+    # A dial waited for a slot here before this batch; and what this batch did.
+    has_waiter: bool = False
+    was_reserved: bool = False
     was_refused: bool = False
 
     def may_ring(self, answer_rate: float, abandon_max: float) -> bool:
-        free = self.free - 1 if self.is_wanted else self.free
+        free = self.free - 1 if self.has_waiter else self.free
         return abandonment.may_dial(self.ringing, answer_rate, free, min(abandon_max, self.abandon_max))
 
-    def may_keep(self) -> bool:
+    def may_reserve(self) -> bool:
         return abandonment.expected_share(self.ringing, self.free - 1) <= self.abandon_max
 
     def ring(self, answer_rate: float, abandon_max: float) -> None:
         self.ringing = self.ringing.plus(answer_rate)
         self.abandon_max = min(self.abandon_max, abandon_max)
 
-    def keep(self) -> None:
+    def reserve(self) -> None:
         self.free -= 1
-        self.was_kept, self.is_wanted = True, False
+        self.was_reserved, self.has_waiter = True, False
 
     def refuse(self) -> None:
-        self.was_refused = self.is_wanted = True
+        self.was_refused = self.has_waiter = True
 
 
 @dataclass(slots=True)
 class Overdialled:
-    """What a batch has to know: by attempt, the terms of those that may be overdialled; by group, its room; and the
-    attempts to people who found nobody before."""
+    """The counts for a batch: by attempt, the terms of those that may be overdialled; by group, its room; and the
+    attempts to people whose earlier call was abandoned."""
 
     terms: Mapping[UUID, Terms] = field(default_factory=dict)
-    rooms: dict[str, Room] = field(default_factory=dict)
+    headrooms: dict[str, Headroom] = field(default_factory=dict)
     reserved_only: Collection[UUID] = ()
 
-    def is_kept(self, attempt_id: UUID) -> bool:
+    def is_reserved(self, attempt_id: UUID) -> bool:
         terms = self.terms.get(attempt_id)
         return terms is None or terms.has_ended or attempt_id in self.reserved_only
 
@@ -106,34 +105,34 @@ class Overdialled:
         """Without an agent: in the first of its groups in which the bound holds. None: in none."""
         terms = self.terms[attempt_id]
         for group in terms.groups:
-            if self.rooms[group].may_ring(terms.answer_rate, terms.abandon_max):
+            if self.headrooms[group].may_ring(terms.answer_rate, terms.abandon_max):
                 return Overdial(group, terms.answer_rate, terms.abandon_max)
         return None
 
-    def may_keep(self, slot: Slot) -> bool:
+    def may_reserve(self, slot: Slot) -> bool:
         """A group that was not counted has nothing ringing."""
         group = group_of_slot(slot)
-        room = self.rooms.get(group)
-        if room is None or room.may_keep():
+        headroom = self.headrooms.get(group)
+        if headroom is None or headroom.may_reserve():
             return True
-        room.refuse()
+        headroom.refuse()
         return False
 
     def count(self, agent: Slot | Overdial | None) -> None:
         match agent:
             case Overdial(group=group, answer_rate=rate, abandon_max=most):
-                self.rooms[group].ring(rate, most)
-            case Slot() if room := self.rooms.get(group_of_slot(agent)):
-                room.keep()
+                self.headrooms[group].ring(rate, most)
+            case Slot() if headroom := self.headrooms.get(group_of_slot(agent)):
+                headroom.reserve()
 
 
-class _Known(Value, frozen=True):
+class _CampaignStats(Value, frozen=True):
     tiers: tuple[str, ...]
     answer_rate: float
     # Of the campaign, and of its merchant.
     measured: tuple[AbandonmentCounts, AbandonmentCounts]
     read_at_s: float
-    # By the brake, for somebody whose country allows as much as the policy.
+    # By the brake, for a person whose country allows as much as the policy.
     has_ended: bool
 
     def terms(self, policy: Effective, abandon_max: float) -> Terms:
@@ -145,33 +144,37 @@ class Overdialling:
     def __init__(self, rule: SlotRule | None = None, fresh_s: float = FRESH_S):
         self._rule = rule or SlotRule()
         self._fresh_s = fresh_s
-        self._known: dict[Campaign, _Known] = {}
+        self._stats: dict[Campaign, _CampaignStats] = {}
         self._ringing: frozenset[str] = frozenset()
         self._ringing_until_s = float("-inf")
-        # Groups in which a dial waits to keep a slot, and until when that is believed.
-        self._wanted: dict[str, float] = {}
-        self._told_at_s: dict[Campaign, float] = {}
+        # Groups in which a dial waits for a slot, and until when that counts.
+        self._waiters_until_s: dict[str, float] = {}
+        self._reported_at_s: dict[Campaign, float] = {}
 
-    def is_unkept(self, grant: Grant) -> bool:
-        """Whether a slot would be proposed for it in vain, as far as is known: most of its campaign are dialled
-        without. If not, the intent picks one."""
-        known = self._known.get((grant.merchant_id, grant.campaign_id))
-        return known is not None and not known.has_ended
+    def is_unreserved(self, grant: Grant) -> bool:
+        """Whether to propose no slot for it: most calls of its campaign are dialled without. If this one needs a slot
+        after all, the intent picks one."""
+        stats = self._stats.get((grant.merchant_id, grant.campaign_id))
+        return stats is not None and not stats.has_ended
 
     async def terms(self, tx: Connection, cases: Iterable[Case]) -> dict[UUID, Terms]:
         """By attempt, of those cases that may be overdialled. Read before the locks."""
-        asked = [(case, policy, most) for case in cases if (policy := case.policy) and (most := _most(case))]
-        await self._learn(tx, [case for case, *_ in asked])
+        candidates = [
+            (case, policy, abandon_max)
+            for case in cases
+            if (policy := case.policy) and (abandon_max := _abandon_max(case))
+        ]
+        await self._refresh(tx, [case for case, *_ in candidates])
         return {
-            case.grant.attempt_id: self._known[_campaign(case)].terms(policy, most)
-            for case, policy, most in asked
+            case.grant.attempt_id: self._stats[_campaign(case)].terms(policy, abandon_max)
+            for case, policy, abandon_max in candidates
         }
 
     async def count(
         self, tx: Connection, terms: Mapping[UUID, Terms], cases: Sequence[Case], slots: Iterable[Slot]
     ) -> Overdialled:
-        """What rings and what is free, in a statement after the locks; of the groups of these slots too, if anything
-        rings there."""
+        """The ringing calls and the free slots, in a statement after the locks; of the groups of these slots too, if
+        anything rings there."""
         groups = {group for each in terms.values() for group in each.groups}
         others = {group_of_slot(slot) for slot in slots} - groups
         if others:
@@ -182,29 +185,29 @@ class Overdialling:
             group: {tier: self._rule.callers_of(tier) for tier in tiers_of(group)} for group in sorted(groups)
         }
         persons = [case for case in cases if case.grant.attempt_id in terms]
-        found = await overdialling.count(
+        counted = await overdialling.count(
             tx, callers, self._rule.silence_s, [(case.lead.merchant_id, case.lead.phone) for case in persons]
         )
-        rooms = {
-            group: Room(
+        headrooms = {
+            group: Headroom(
                 each.free,
                 Ringing(each.calls, each.answers_expected),
                 each.abandon_max,
-                self._is_wanted(group),
+                self._has_waiter(group),
             )
-            for group, each in found.groups.items()
+            for group, each in counted.groups.items()
         }
         reserved_only = {
             case.grant.attempt_id
             for case in persons
-            if case.lead.no_agent_count > 0 or (case.lead.merchant_id, case.lead.phone) in found.abandoned
+            if case.lead.no_agent_count > 0 or (case.lead.merchant_id, case.lead.phone) in counted.abandoned
         }
-        return Overdialled(terms, rooms, reserved_only)
+        return Overdialled(terms, headrooms, reserved_only)
 
     async def pick(
         self, tx: Connection, overdialled: Overdialled, without: Sequence[UUID]
     ) -> Mapping[UUID, Slot]:
-        """Slots for those of overdialled campaigns for whom one has to be kept: nobody proposed any."""
+        """Slots for calls of overdialled campaigns that need one: no slot was proposed for them."""
         if not without:
             return {}
         wants = [(attempt_id, overdialled.terms[attempt_id].tiers) for attempt_id in without]
@@ -214,29 +217,30 @@ class Overdialling:
         return allocations.assign(wants, free)
 
     def note(self, overdialled: Overdialled) -> None:
-        """Remember who waits to keep a slot: else calls that ring unkept would always be there first."""
-        until_s = time.monotonic() + WANTED_S
-        for group, room in overdialled.rooms.items():
-            if room.was_refused:
-                self._wanted[group] = until_s
-            elif room.was_kept:
-                self._wanted.pop(group, None)
+        """Remember the groups in which a dial waits for a slot: else calls without a reservation would always be
+        first."""
+        until_s = time.monotonic() + WAITER_PRIORITY_S
+        for group, headroom in overdialled.headrooms.items():
+            if headroom.was_refused:
+                self._waiters_until_s[group] = until_s
+            elif headroom.was_reserved:
+                self._waiters_until_s.pop(group, None)
 
     def ended(self) -> list[Campaign]:
-        """Campaigns that overdial no more, by the brake, each every minute while somebody dials for them."""
+        """Campaigns whose overdialling the brake has ended, each once a minute while it is dialled for."""
         now_s = time.monotonic()
-        found = [
+        due = [
             campaign
-            for campaign, known in self._known.items()
-            if known.has_ended
-            and now_s - self._told_at_s.get(campaign, float("-inf")) >= TELL_EVERY_S
-            and now_s - known.read_at_s < TELL_EVERY_S
+            for campaign, stats in self._stats.items()
+            if stats.has_ended
+            and now_s - self._reported_at_s.get(campaign, float("-inf")) >= REPORT_EVERY_S
+            and now_s - stats.read_at_s < REPORT_EVERY_S
         ]
-        self._told_at_s.update(dict.fromkeys(found, now_s))
-        return found
+        self._reported_at_s.update(dict.fromkeys(due, now_s))
+        return due
 
-    def _is_wanted(self, group: str) -> bool:
-        return self._wanted.get(group, float("-inf")) > time.monotonic()
+    def _has_waiter(self, group: str) -> bool:
+        return self._waiters_until_s.get(group, float("-inf")) > time.monotonic()
 
     async def _groups_ringing(self, tx: Connection) -> frozenset[str]:
         now_s = time.monotonic()
@@ -245,23 +249,25 @@ class Overdialling:
             self._ringing_until_s = now_s + min(RINGS_FRESH_S, self._fresh_s)
         return self._ringing
 
-    async def _learn(self, tx: Connection, cases: Iterable[Case]) -> None:
+    async def _refresh(self, tx: Connection, cases: Iterable[Case]) -> None:
         now_s = time.monotonic()
         stale = {_campaign(case): case for case in cases if not self._is_fresh(_campaign(case), now_s)}
         if not stale:
             return
-        if len(self._known) > CAMPAIGNS_MAX:
-            self._known.clear()
-            self._told_at_s.clear()
+        if len(self._stats) > CAMPAIGNS_MAX:
+            self._stats.clear()
+            self._reported_at_s.clear()
         configs = await allocations.merchant_tiers(tx, sorted({merchant_id for merchant_id, _ in stale}))
         recent = await counts.recent(tx, stale)
         for (merchant_id, campaign_id), case in stale.items():
             newest = abandonment.recent(recent.get((merchant_id, campaign_id), ()), case.lead.now)
-            self._known[merchant_id, campaign_id] = await self._read(
+            self._stats[merchant_id, campaign_id] = await self._read(
                 tx, case, chain(merchant_id, configs.get(merchant_id, "")), newest
             )
 
-    async def _read(self, tx: Connection, case: Case, tiers: tuple[str, ...], newest: Counted) -> _Known:
+    async def _read(
+        self, tx: Connection, case: Case, tiers: tuple[str, ...], newest: Counted
+    ) -> _CampaignStats:
         merchant_id, campaign_id = _campaign(case)
         policy = case.policy
         assert policy is not None, "only those with a policy are asked about"
@@ -272,15 +278,15 @@ class Overdialling:
         )
         rate = abandonment.answer_rate(newest.answered, newest.ended)
         has_ended = any(is_over(policy, each, policy.abandon_max) for each in measured)
-        return _Known(tiers, rate, measured, time.monotonic(), has_ended)
+        return _CampaignStats(tiers, rate, measured, time.monotonic(), has_ended)
 
     def _is_fresh(self, campaign: Campaign, now_s: float) -> bool:
-        known = self._known.get(campaign)
-        return known is not None and now_s - known.read_at_s < self._fresh_s
+        stats = self._stats.get(campaign)
+        return stats is not None and now_s - stats.read_at_s < self._fresh_s
 
 
 def is_over(policy: Effective, measured: AbandonmentCounts, abandon_max: float) -> bool:
-    """Whether so many were abandoned, over 30 days or the policy's window, that agents are kept again."""
+    """Whether so many calls were abandoned, over 30 days or the policy's window, that agents are reserved again."""
     spans = [measured.last_30d, *([measured.window] if policy.abandon_window_h else [])]
     return any(abandonment.is_braked(span, abandon_max) for span in spans)
 
@@ -301,5 +307,5 @@ def _campaign(case: Case) -> Campaign:
     return case.lead.merchant_id, case.lead.campaign_id
 
 
-def _most(case: Case) -> float:
+def _abandon_max(case: Case) -> float:
     return case.policy.abandon_max_of(case.lead.phone) if case.policy else 0.0

@@ -1,4 +1,4 @@
-"""Calling policies as the dial needs them: all layers of a lead resolved, read from Postgres at most a second ago."""
+"""Calling policies for the dial: all layers of a lead resolved, read from Postgres at most a second ago."""
 
 import time
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ from trunkline.value import Value
 log = get_logger(__name__)
 
 FRESH_S = 1.0
-# More layers than any process dials for at once; beyond it the memory is begun anew.
+# More layers than any process dials for at a time; beyond it the cache is emptied.
 LAYERS_MAX = 50_000
 
 
 class Owner(Value, frozen=True):
-    """Whose policy is asked for."""
+    """The owner whose policy applies."""
 
     reseller_id: str
     merchant_id: str
@@ -43,14 +43,14 @@ def campaign_key(merchant_id: str, campaign_id: UUID) -> PolicyKey:
 
 
 class Abandonment(Value, frozen=True):
-    """Somebody who was dialled without an agent answers, and none is free: how long they may wait, what they hear."""
+    """For an abandoned call: how long the person may wait for an agent, and the message that is played then."""
 
     message: str
     wait_max_s: float
 
 
 class _Layer(Value, frozen=True):
-    """A layer as it was read. An unreadable one has no policy, and nobody is called under it."""
+    """A layer as it was read. An unreadable one has no policy, and no lead is called under it."""
 
     version: int
     policy: CallingPolicy | None
@@ -65,19 +65,19 @@ class Policies:
         self._resolved: dict[tuple[tuple[PolicyKey, int], ...], Effective] = {}
 
     async def on_abandonment(self, conn: Connection, call: CallOwner) -> Abandonment:
-        """By the policy of the call, or the strictest there is if it cannot be read."""
+        """By the policy of the call, or the strictest defaults if it cannot be read."""
         owner = Owner(call.reseller_id, call.merchant_id, call.campaign_id)
-        found = (await self.of(conn, [owner]))[owner] or resolve()
-        message = found.message_on_abandonment(
+        effective = (await self.of(conn, [owner]))[owner] or resolve()
+        message = effective.message_on_abandonment(
             call.to_phone, caller=call.merchant_name, number=call.from_phone
         )
-        return Abandonment(message, found.abandon_threshold_s)
+        return Abandonment(message, effective.abandon_threshold_s)
 
     async def of(self, conn: Connection, owners: Iterable[Owner]) -> dict[Owner, Effective | None]:
-        """None for an owner with a layer that cannot be read: better nobody is called than against its rules."""
-        wanted = set(owners)
-        await self._refresh(conn, {key for owner in wanted for key in owner.layers()})
-        return {owner: self._effective(owner.layers()) for owner in wanted}
+        """None for an owner with an unreadable layer: no call is better than one against its rules."""
+        unique_owners = set(owners)
+        await self._refresh(conn, {key for owner in unique_owners for key in owner.layers()})
+        return {owner: self._effective(owner.layers()) for owner in unique_owners}
 
     async def _refresh(self, conn: Connection, keys: set[PolicyKey]) -> None:
         now_s = time.monotonic()
@@ -87,9 +87,9 @@ class Policies:
         if len(self._layers) > LAYERS_MAX:
             self._layers.clear()
             self._resolved.clear()
-        found = {row.key: row for row in await policy.read(conn, old)}
+        rows = {row.key: row for row in await policy.read(conn, old)}
         for key in old:
-            row = found.get(key)
+            row = rows.get(key)
             version = row.version if row else 0
             known = self._layers.get(key)
             if known is not None and known.version == version:
@@ -104,13 +104,13 @@ class Policies:
 
     def _effective(self, keys: tuple[PolicyKey, ...]) -> Effective | None:
         layers = [self._layers[key] for key in keys]
-        name = tuple((key, layer.version) for key, layer in zip(keys, layers, strict=True))
-        known = self._resolved.get(name)
+        cache_key = tuple((key, layer.version) for key, layer in zip(keys, layers, strict=True))
+        known = self._resolved.get(cache_key)
         if known is None:
             policies = [layer.policy for layer in layers if layer.policy is not None]
             if len(policies) < len(layers):
                 return None
-            known = self._resolved[name] = resolve(*policies, usual_retries=self._usual_retries)
+            known = self._resolved[cache_key] = resolve(*policies, usual_retries=self._usual_retries)
         return known
 
 

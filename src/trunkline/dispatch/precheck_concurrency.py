@@ -1,6 +1,6 @@
-"""Room for questions to tenants' own systems: a slow one is waited for only by the leads of its own merchant.
+"""Limits of concurrent pre-checks: only leads of the same merchant wait for a tenant's slow system.
 
-Whoever waits for room has claimed nothing, so no lease runs out in a queue.
+A lead that waits for its turn is not claimed yet, so no lease expires in a queue.
 """
 
 import asyncio
@@ -10,47 +10,49 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-# Fewer than a process may have connections to one host: a question that waited for a connection would wait in its own
+# Fewer than the connections of a process to one host: a request that waited for a connection would use up its own
 # time-out, and a slow host would seem to be silent.
-AT_ONCE_PER_HOST = 8
-# Fewer than a host has room for: several merchants may ask one host, each on a path of its own.
-AT_ONCE_PER_MERCHANT = 6
+CONCURRENCY_PER_HOST = 8
+# Fewer than the limit of a host: several merchants may use one host, each on a path of its own.
+CONCURRENCY_PER_MERCHANT = 6
 
-_Room = asyncio.Semaphore
+_Limit = asyncio.Semaphore
 
 
 class PrecheckConcurrency:
     def __init__(self) -> None:
-        self._merchants: WeakValueDictionary[str, _Room] = WeakValueDictionary()
-        self._hosts: WeakValueDictionary[str, _Room] = WeakValueDictionary()
+        self._merchants: WeakValueDictionary[str, _Limit] = WeakValueDictionary()
+        self._hosts: WeakValueDictionary[str, _Limit] = WeakValueDictionary()
         self._leads: set[UUID] = set()
-        self._crowds: Counter[str] = Counter()
+        self._pending: Counter[str] = Counter()
 
-    def is_here(self, lead_id: UUID) -> bool:
-        """Whether it is being asked about, or waits for that."""
+    def is_pending(self, lead_id: UUID) -> bool:
+        """Whether a check of this lead is running, or waiting for its turn."""
         return lead_id in self._leads
 
-    def waiting(self, merchant_id: str) -> int:
-        """How many leads of a merchant are."""
-        return self._crowds[merchant_id]
+    def pending(self, merchant_id: str) -> int:
+        """How many leads of a merchant are running or waiting."""
+        return self._pending[merchant_id]
 
     @asynccontextmanager
-    async def room(self, lead_id: UUID, merchant_id: str, hosts: Iterable[str]) -> AsyncIterator[None]:
-        """Wait for room. Merchants first, then hosts by name: nobody waits for somebody who waits for him."""
+    async def turn(self, lead_id: UUID, merchant_id: str, hosts: Iterable[str]) -> AsyncIterator[None]:
+        """Wait for a turn. Merchants first, then hosts by name: one order, so there is no deadlock."""
         self._leads.add(lead_id)
-        self._crowds[merchant_id] += 1
+        self._pending[merchant_id] += 1
         try:
             async with AsyncExitStack() as stack:
-                await stack.enter_async_context(_of(self._merchants, merchant_id, AT_ONCE_PER_MERCHANT))
+                await stack.enter_async_context(
+                    _limit(self._merchants, merchant_id, CONCURRENCY_PER_MERCHANT)
+                )
                 for host in sorted(set(hosts)):
-                    await stack.enter_async_context(_of(self._hosts, host, AT_ONCE_PER_HOST))
+                    await stack.enter_async_context(_limit(self._hosts, host, CONCURRENCY_PER_HOST))
                 yield
         finally:
             self._leads.discard(lead_id)
-            self._crowds[merchant_id] -= 1
-            if not self._crowds[merchant_id]:
-                del self._crowds[merchant_id]
+            self._pending[merchant_id] -= 1
+            if not self._pending[merchant_id]:
+                del self._pending[merchant_id]
 
 
-def _of(rooms: "WeakValueDictionary[str, _Room]", name: str, size: int) -> _Room:
-    return rooms.setdefault(name, _Room(size))
+def _limit(limits: "WeakValueDictionary[str, _Limit]", name: str, size: int) -> _Limit:
+    return limits.setdefault(name, _Limit(size))

@@ -1,4 +1,4 @@
-"""One pre-check over HTTP: to public addresses only, in bounded time and size, tried again when nobody answers."""
+"""One pre-check over HTTP: to public addresses only, bounded in time and size, retried when there is no reply."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from yarl import URL
 
 from trunkline.http.outgoing import FAILURES, Outgoing, was_refused
 from trunkline.leads.precheck_conditions import HttpCheck, holds
-from trunkline.store.prechecks import AskedLead
+from trunkline.store.prechecks import PrecheckLead
 
 ANSWER_BYTES_MAX = 64 * 1024
 PAUSE_S = 0.2
@@ -23,13 +23,13 @@ class PrecheckResponse:
 
     @property
     def is_failure(self) -> bool:
-        """The other side is there and cannot answer now."""
+        """The tenant's system is reachable and cannot answer now."""
         return self.status >= 500 or self.status == 429
 
 
 @dataclass(frozen=True, slots=True)
 class NoReply:
-    """No answer. `is_final`: asking again would be in vain."""
+    """`is_final`: a retry would be in vain."""
 
     reason: str
     is_final: bool = False
@@ -42,40 +42,40 @@ def hosts_of(checks: Sequence[HttpCheck]) -> set[str]:
     return {URL(check.url).host or "" for check in checks}
 
 
-async def ask_all(
-    outgoing: Outgoing, checks: Sequence[HttpCheck], lead: AskedLead
+async def run_checks(
+    outgoing: Outgoing, checks: Sequence[HttpCheck], lead: PrecheckLead
 ) -> tuple[HttpCheck, PrecheckReply] | None:
-    """None if all checks pass, else the first that does not, and what was said."""
+    """None if all checks pass, else the first that does not, with its reply."""
     for check in checks:
-        said = await _ask(outgoing, check, lead)
-        if not _passes(check, said):
-            return check, said
+        reply = await _run_check(outgoing, check, lead)
+        if not _passes(check, reply):
+            return check, reply
     return None
 
 
-def _passes(check: HttpCheck, said: PrecheckReply) -> bool:
-    if isinstance(said, NoReply) or said.is_failure:
+def _passes(check: HttpCheck, reply: PrecheckReply) -> bool:
+    if isinstance(reply, NoReply) or reply.is_failure:
         return check.on_failure == "proceed"
-    answer = {"status": said.status, "body": said.body}
+    answer = {"status": reply.status, "body": reply.body}
     judges_status = any(condition.path == "status" for condition in check.conditions)
-    is_fine = judges_status or 200 <= said.status < 300
+    is_fine = judges_status or 200 <= reply.status < 300
     return is_fine and all(holds(condition, answer) for condition in check.conditions)
 
 
-async def _ask(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> PrecheckReply:
-    said: PrecheckReply = NoReply("not_asked")
+async def _run_check(outgoing: Outgoing, check: HttpCheck, lead: PrecheckLead) -> PrecheckReply:
+    reply: PrecheckReply = NoReply("not_asked")
     for attempt in range(check.retries + 1):
         if attempt:
             await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1))
-        said = await _ask_once(outgoing, check, lead)
-        if isinstance(said, PrecheckResponse) and not said.is_failure:
-            return said
-        if isinstance(said, NoReply) and said.is_final:
-            return said
-    return said
+        reply = await _request_once(outgoing, check, lead)
+        if isinstance(reply, PrecheckResponse) and not reply.is_failure:
+            return reply
+        if isinstance(reply, NoReply) and reply.is_final:
+            return reply
+    return reply
 
 
-async def _ask_once(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> PrecheckReply:
+async def _request_once(outgoing: Outgoing, check: HttpCheck, lead: PrecheckLead) -> PrecheckReply:
     url, body = _request(check, lead)
     try:
         async with (
@@ -88,7 +88,7 @@ async def _ask_once(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> Pr
                 total_timeout_s=check.timeout_s,
             ) as response,
         ):
-            # One byte more than may be, so that a longer answer is seen to be longer.
+            # One byte more than allowed, so that a longer body is recognised.
             raw = await response.content.read(ANSWER_BYTES_MAX + 1)
             return PrecheckResponse(response.status, _decoded(raw))
     except FAILURES as error:
@@ -97,8 +97,8 @@ async def _ask_once(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> Pr
         return NoReply("timeout" if isinstance(error, TimeoutError) else "not_reached")
 
 
-def _request(check: HttpCheck, lead: AskedLead) -> tuple[str, bytes | None]:
-    question: dict[str, str | int] = {
+def _request(check: HttpCheck, lead: PrecheckLead) -> tuple[str, bytes | None]:
+    fields: dict[str, str | int] = {
         "lead_id": str(lead.id),
         "request_id": lead.request_id,
         "merchant_id": lead.merchant_id,
@@ -106,12 +106,12 @@ def _request(check: HttpCheck, lead: AskedLead) -> tuple[str, bytes | None]:
         "attempt": lead.attempt_count + 1,
     }
     if check.method == "GET":
-        return str(URL(check.url).update_query(question)), None
-    return check.url, msgspec.json.encode({**question, "payload": lead.payload})
+        return str(URL(check.url).update_query(fields)), None
+    return check.url, msgspec.json.encode({**fields, "payload": lead.payload})
 
 
 def _decoded(raw: bytes) -> Any:
-    """What is not JSON, or too long, has no fields: conditions on them do not hold."""
+    """A body that is not JSON, or too long, has no fields: conditions on them do not hold."""
     if len(raw) > ANSWER_BYTES_MAX:
         return None
     try:

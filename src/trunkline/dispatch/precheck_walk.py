@@ -1,8 +1,8 @@
-"""Asks about leads before their turn comes, so that no channel waits for a tenant's answer.
+"""Runs pre-checks before the leads' turn comes, so that no channel waits for a tenant's reply.
 
-It walks over the flows whose policy has pre-checks and asks about the leads at their heads. Answers are waited for in
-the background: a slow tenant holds up neither the walk nor its own other leads. Whoever asks has claimed the lead in
-Postgres, so several processes may walk at once.
+It walks over the flows whose policy has pre-checks and checks the leads at their heads. The replies are awaited in the
+background: a slow tenant delays neither the walk nor its own other leads. Each check claims its lead in Postgres, so
+several processes may walk at once.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from trunkline.telemetry import get_logger
 log = get_logger(__name__)
 
 FLOWS_PER_RUN = 100
-# What a flow may start within a few seconds. A pass holds for a minute, so heads that wait are asked about again.
+# What a flow may start within a few seconds. A pass is valid for a minute, so heads that still wait are checked again.
 HEADS_PER_FLOW = 20
 AHEAD_S = 20.0
-# Leads of one merchant that are being asked about at a time, or wait for that: a silent one with a hundred campaigns
-# must not pile up questions.
-ASKING_MAX = 40
+# Leads of one merchant whose checks run or wait at a time: a silent system with a hundred campaigns must not pile up
+# requests.
+CHECKS_MAX = 40
 
 
 class PrecheckWalk(Loop):
@@ -53,30 +53,30 @@ class PrecheckWalk(Loop):
         self._policies = policies
         self._prechecks = prechecks
         self._after = BEFORE_ALL
-        # With their merchants.
-        self._asking: dict[UUID, str] = {}
+        # Leads with a running check, and their merchants.
+        self._checking: dict[UUID, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run_once(self) -> int:
-        """Begin to ask; about how many leads."""
+        """Begin checks. Returns of how many leads."""
         async with self._database.connection() as conn:
             if not await store_prechecks.are_wanted(conn):
                 return 0
             flows = await store_schedule.flows(conn, after=self._after, limit=FLOWS_PER_RUN)
             self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
-            begun = [await self._begin(conn, flow) for flow in await self._checked(conn, flows)]
+            begun = [await self._begin(conn, flow) for flow in await self._with_prechecks(conn, flows)]
         return sum(begun)
 
     async def drain(self) -> None:
-        """Wait for the answers."""
+        """Wait for the running checks."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _checked(self, conn: Connection, flows: Sequence[Flow]) -> list[Flow]:
-        """The flows whose leads have to be asked about. Of what is stopped nobody is asked."""
+    async def _with_prechecks(self, conn: Connection, flows: Sequence[Flow]) -> list[Flow]:
+        """The flows whose leads need a pre-check. Stopped flows are left out."""
         policies = await self._policies.of(conn, map(_owner, flows))
-        found = ((flow, policies[_owner(flow)]) for flow in flows if not self._is_stopped(flow))
-        return [flow for flow, policy in found if policy is not None and policy.prechecks]
+        candidates = ((flow, policies[_owner(flow)]) for flow in flows if not self._is_stopped(flow))
+        return [flow for flow, policy in candidates if policy is not None and policy.prechecks]
 
     def _is_stopped(self, flow: Flow) -> bool:
         return bool(
@@ -86,21 +86,21 @@ class PrecheckWalk(Loop):
         )
 
     async def _begin(self, conn: Connection, flow: Flow) -> int:
-        """Have the heads of a flow asked about, in a task of their own; how many."""
-        of_merchant = sum(merchant_id == flow.merchant_id for merchant_id in self._asking.values())
-        room = min(HEADS_PER_FLOW, ASKING_MAX - of_merchant)
-        if room <= 0:
+        """Begin the checks of a flow's heads, in a task of their own. Returns how many."""
+        running = sum(merchant_id == flow.merchant_id for merchant_id in self._checking.values())
+        capacity = min(HEADS_PER_FLOW, CHECKS_MAX - running)
+        if capacity <= 0:
             return 0
-        entries = await store_schedule.heads(conn, flow, horizon_s=AHEAD_S, limit=room)
-        leads = [entry.lead_id for entry in entries if entry.lead_id not in self._asking]
+        entries = await store_schedule.heads(conn, flow, horizon_s=AHEAD_S, limit=capacity)
+        leads = [entry.lead_id for entry in entries if entry.lead_id not in self._checking]
         if leads:
-            self._asking |= dict.fromkeys(leads, flow.merchant_id)
-            task = asyncio.create_task(self._ask(leads), name="prechecks")
+            self._checking |= dict.fromkeys(leads, flow.merchant_id)
+            task = asyncio.create_task(self._check(leads), name="prechecks")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return len(leads)
 
-    async def _ask(self, leads: list[UUID]) -> None:
+    async def _check(self, leads: list[UUID]) -> None:
         try:
             verdicts = await self._prechecks.run_ahead(leads)
             moved = [verdict.moved for verdict in verdicts if isinstance(verdict, Deferred)]
@@ -111,7 +111,7 @@ class PrecheckWalk(Loop):
             log.error("prechecks.failed", leads=len(leads), error=str(error), exc_info=error)
         finally:
             for lead_id in leads:
-                del self._asking[lead_id]
+                del self._checking[lead_id]
 
 
 def _owner(flow: Flow) -> Owner:

@@ -1,10 +1,10 @@
-"""Asks a tenant's own system whether a lead may be called, before a channel is taken for it.
+"""Queries a tenant's own system whether a lead may be called, before a channel is taken for it.
 
 `run_ahead` is for the leads at the heads of flows (`precheck_walk.py` walks over them): no channel waits for them. A
-pass holds for 60 s. A lead that is granted without one is refused as `precheck needed`; the dialer keeps its channel
-(`batches.py`), asks with `ask` in a task of its own, and tries again. Every lead is asked about on its own, so a slow
-answer holds up nobody else, and every merchant has room of its own (`precheck_rooms.py`): a lead is claimed when there
-is room for its question, and a channel does not wait behind many.
+pass is valid for 60 s. The intent refuses a lead without one as `precheck needed`; the dialer keeps its channel
+(`batches.py`), runs `ask` in a task of its own, and tries again. Every lead has a check of its own, so a slow reply
+delays no other lead, and every merchant has a limit of its own (`precheck_concurrency.py`): a lead is claimed when its
+check can run, and a channel does not wait behind many.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from uuid import UUID
 
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.policy_cache import Owner
-from trunkline.dispatch.precheck_concurrency import AT_ONCE_PER_MERCHANT, PrecheckConcurrency
-from trunkline.dispatch.precheck_http import NoReply, ask_all, hosts_of
+from trunkline.dispatch.precheck_concurrency import CONCURRENCY_PER_MERCHANT, PrecheckConcurrency
+from trunkline.dispatch.precheck_http import NoReply, hosts_of, run_checks
 from trunkline.http.outgoing import Outgoing
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.precheck_conditions import HttpCheck
@@ -23,18 +23,18 @@ from trunkline.model import Entry, Finish, Outcome
 from trunkline.store import dispatch, prechecks
 from trunkline.store.database import Connection, Database
 from trunkline.store.dispatch import IntentWrites, Move, NewDecision
-from trunkline.store.prechecks import AskedLead
+from trunkline.store.prechecks import PrecheckLead
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
 PASS_VALID_S = 60.0
-# Asked again ahead of time, so that a pass does not run out between two rounds.
+# Renewed ahead of time, so that a pass does not expire between two rounds.
 RENEW_BELOW_S = 20.0
-# A call leaves within so much of its intent, and its pass has to hold until then.
-HOLDS_S = 1.0
-# So many of a merchant may be asked about, or wait for that, before a channel is not kept for one more.
-CROWD_MAX = 2 * AT_ONCE_PER_MERCHANT
+# A call leaves within this time of its intent, and its pass has to be valid until then.
+VALID_AT_LEAST_S = 1.0
+# With this many checks of a merchant running or waiting, no channel is kept for one more.
+PENDING_MAX = 2 * CONCURRENCY_PER_MERCHANT
 NO_ROOM = "no_room"
 REASON = "precheck"
 
@@ -52,7 +52,7 @@ class PrecheckEnded:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """To be asked about again; `moved` is its new place in Postgres."""
+    """To be checked again; `moved` is its new entry in Postgres."""
 
     lead_id: UUID
     moved: Entry
@@ -60,7 +60,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Nothing to ask, or nobody to ask about: changed meanwhile, somebody else is asking, or too many wait for that."""
+    """No check ran: none is needed, the lead has changed, another process checks it, or too many checks wait."""
 
     lead_id: UUID
     reason: str
@@ -73,40 +73,40 @@ class Prechecks:
     def __init__(self, database: Database, outgoing: Outgoing, rules: Rules):
         self._database = database
         self._outgoing = outgoing
-        self._rooms = PrecheckConcurrency()
+        self._concurrency = PrecheckConcurrency()
         self._rules = rules
 
     async def run_ahead(self, lead_ids: Sequence[UUID]) -> list[PrecheckVerdict]:
         """For leads that will be granted soon. Those that have a fresh pass, or need none, cost one read."""
-        return list(await self._ask(lead_ids, fresh_for_s=RENEW_BELOW_S))
+        return list(await self._check_leads(lead_ids, fresh_for_s=RENEW_BELOW_S))
 
     async def ask(self, lead_id: UUID) -> PrecheckVerdict:
-        """For one lead whose channel is waiting."""
-        (verdict,) = await self._ask([lead_id], fresh_for_s=HOLDS_S, waiting_max=CROWD_MAX) or [
-            Skipped(lead_id, "gone")
-        ]
+        """For one lead whose channel is held meanwhile."""
+        (verdict,) = await self._check_leads(
+            [lead_id], fresh_for_s=VALID_AT_LEAST_S, waiting_max=PENDING_MAX
+        ) or [Skipped(lead_id, "gone")]
         return verdict
 
-    async def _ask(
+    async def _check_leads(
         self, lead_ids: Sequence[UUID], *, fresh_for_s: float, waiting_max: float = float("inf")
     ) -> Sequence[PrecheckVerdict]:
         async with self._database.connection() as conn:
             leads = await prechecks.waiting(conn, lead_ids, fresh_for_s=fresh_for_s)
             policies = await self._rules.policies.of(conn, map(_owner, leads))
         return await asyncio.gather(
-            *(self._ask_about(lead, policies[_owner(lead)], waiting_max, fresh_for_s) for lead in leads)
+            *(self._check_lead(lead, policies[_owner(lead)], waiting_max, fresh_for_s) for lead in leads)
         )
 
-    async def _ask_about(
-        self, lead: AskedLead, policy: Effective | None, waiting_max: float, fresh_for_s: float
+    async def _check_lead(
+        self, lead: PrecheckLead, policy: Effective | None, waiting_max: float, fresh_for_s: float
     ) -> PrecheckVerdict:
         if policy is None or not _is_needed(lead, policy):
             return Skipped(lead.id, "not_needed")
-        if self._rooms.is_here(lead.id):
+        if self._concurrency.is_pending(lead.id):
             return Skipped(lead.id, "being_asked")
-        if self._rooms.waiting(lead.merchant_id) >= waiting_max:
+        if self._concurrency.pending(lead.merchant_id) >= waiting_max:
             return Skipped(lead.id, NO_ROOM)
-        async with self._rooms.room(lead.id, lead.merchant_id, hosts_of(policy.prechecks)):
+        async with self._concurrency.turn(lead.id, lead.merchant_id, hosts_of(policy.prechecks)):
             async with self._database.connection() as conn:
                 lease = {lead.id: (policy.checks_hash, _lease_s(policy))}
                 claimed = await prechecks.claim(conn, lease, fresh_for_s=fresh_for_s)
@@ -114,60 +114,60 @@ class Prechecks:
                 return Skipped(lead.id, "being_asked")
             return await self._judge(lead, policy, claimed[lead.id])
 
-    async def _judge(self, lead: AskedLead, policy: Effective, deferrals: int) -> PrecheckVerdict:
-        refused = await ask_all(self._outgoing, policy.prechecks, lead)
+    async def _judge(self, lead: PrecheckLead, policy: Effective, deferrals: int) -> PrecheckVerdict:
+        refused = await run_checks(self._outgoing, policy.prechecks, lead)
         if refused is None:
             await self._pass(lead, policy)
             return PrecheckPassed(lead.id)
-        check, said = refused
-        word = said.reason if isinstance(said, NoReply) else f"status {said.status}"
-        log.info("precheck.not_passed", lead_id=str(lead.id), answer=word)
-        return await self._refuse(lead, policy, check, deferrals, word)
+        check, reply = refused
+        answer = reply.reason if isinstance(reply, NoReply) else f"status {reply.status}"
+        log.info("precheck.not_passed", lead_id=str(lead.id), answer=answer)
+        return await self._refuse(lead, policy, check, deferrals, answer)
 
-    async def _pass(self, lead: AskedLead, policy: Effective) -> None:
+    async def _pass(self, lead: PrecheckLead, policy: Effective) -> None:
         metrics.PRECHECKS.labels("passed").inc()
         async with self._database.connection() as conn:
             await prechecks.passed(conn, lead.id, policy.checks_hash, valid_s=PASS_VALID_S, answer="passed")
 
     async def _refuse(
-        self, lead: AskedLead, policy: Effective, check: HttpCheck, deferrals: int, word: str
+        self, lead: PrecheckLead, policy: Effective, check: HttpCheck, deferrals: int, answer: str
     ) -> PrecheckVerdict:
         """Postgres first, as with every refusal: the lead ends or gets its new due time in one transaction."""
         async with self._database.transaction() as tx:
             now = await prechecks.lock_lead(tx, lead.id, lead.version)
             if now is None:
                 return Skipped(lead.id, "changed")
-            writing = IntentWrites()
+            writes = IntentWrites()
             if check.otherwise == "defer" and deferrals < check.defer_max:
                 until = now + check.defer_for
                 opening = policy.opening(lead.phone, lead.timezone, until)
                 if opening:
-                    writing.moves[lead.id] = Move(opening.opens_at, opening.closes_at)
-            if not writing.moves:
-                writing.ends[lead.id] = Finish(Outcome.PRECHECK_FAILED, word.upper().replace(" ", "_"))
-            return await self._write(tx, lead, writing, word)
+                    writes.moves[lead.id] = Move(opening.opens_at, opening.closes_at)
+            if not writes.moves:
+                writes.ends[lead.id] = Finish(Outcome.PRECHECK_FAILED, answer.upper().replace(" ", "_"))
+            return await self._write(tx, lead, writes, answer)
 
     async def _write(
-        self, tx: Connection, lead: AskedLead, writing: IntentWrites, word: str
+        self, tx: Connection, lead: PrecheckLead, writes: IntentWrites, answer: str
     ) -> PrecheckVerdict:
-        move = writing.moves.get(lead.id)
+        move = writes.moves.get(lead.id)
         until = move.due_at if move else None
-        writing.decisions.append(NewDecision(lead.id, REASON, lead.merchant_id, word, until))
-        written = await dispatch.write(tx, writing, "prechecks")
-        if writing.ends:
-            await self._rules.on_finished(tx, writing.ends)
-        await prechecks.failed(tx, lead.id, deferred=move is not None, answer=word)
+        writes.decisions.append(NewDecision(lead.id, REASON, lead.merchant_id, answer, until))
+        written = await dispatch.write(tx, writes, "prechecks")
+        if writes.ends:
+            await self._rules.on_finished(tx, writes.ends)
+        await prechecks.failed(tx, lead.id, deferred=move is not None, answer=answer)
         metrics.PRECHECKS.labels("deferred" if move else "failed").inc()
         if move:
             return Deferred(lead.id, written.moved[lead.id])
-        return PrecheckEnded(lead.id, writing.ends[lead.id])
+        return PrecheckEnded(lead.id, writes.ends[lead.id])
 
 
-def _owner(lead: AskedLead) -> Owner:
+def _owner(lead: PrecheckLead) -> Owner:
     return Owner(lead.reseller_id, lead.merchant_id, lead.campaign_id)
 
 
-def _is_needed(lead: AskedLead, policy: Effective) -> bool:
+def _is_needed(lead: PrecheckLead, policy: Effective) -> bool:
     return bool(policy.prechecks) and lead.passed_checks != policy.checks_hash
 
 

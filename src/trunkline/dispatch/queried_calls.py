@@ -1,5 +1,5 @@
-"""What a carrier answers when it is asked about a call: told to the call's mailbox, as if the carrier had sent it.
-There is one way in which facts are folded."""
+"""Appends a carrier's reply to a query about a call to the call's mailbox, as if the carrier had sent it: facts are
+folded in one way only."""
 
 from datetime import datetime
 from uuid import UUID
@@ -22,12 +22,12 @@ _KNOWN = {
 }
 
 
-def is_news(known: AttemptState, call: CallView) -> bool:
-    """Whether the call is further on than we knew."""
+def is_progress(known: AttemptState, call: CallView) -> bool:
+    """Whether the carrier's state of the call is later than ours."""
     return _ORDER.index(call.state) > _KNOWN.get(known, -1)
 
 
-async def tell(inbox: Inbox, attempt_id: UUID, call: CallView, now: datetime) -> None:
+async def append(inbox: Inbox, attempt_id: UUID, call: CallView, now: datetime) -> None:
     kind = _KINDS[call.state]
     await inbox.append(
         NewEvent(

@@ -1,7 +1,7 @@
 """Rebuilds Valkey's projection after it was lost: channels from live attempts, the schedule from the backlog.
 
-Until a new epoch is published every script refuses, so nothing is granted over a half-built projection. The rebuild
-writes under keys of its own number, and whoever comes late with an older number is refused.
+Until a new epoch is published every script refuses, so nothing is granted from a half-built projection. The rebuild
+writes under keys of its own epoch number, and scripts refuse a rebuilder with an older number.
 """
 
 from trunkline.bus import channels, epoch
@@ -18,7 +18,7 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# Between two pages the others hear that the rebuild is going on: a page of full flows takes about a second.
+# After each page the rebuilder renews its mark, for the other processes: a page of full flows takes about a second.
 FLOWS_PER_PAGE = 20
 
 

@@ -1,4 +1,4 @@
-"""Where the recordings of calls are, as their carriers tell it: in a webhook of its own, or with a call's end."""
+"""The addresses of call recordings, as carriers report them: in a webhook of their own, or with a call's end."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -11,7 +11,7 @@ from trunkline.store.mailboxes import Event
 
 # Twilio and Exotel, Plivo, Vapi.
 _NAMES = ("RecordingUrl", "RecordUrl", "recordingUrl")
-# Twilio also tells of recordings that are not there: not yet, never, or no more.
+# Twilio also reports recordings that cannot be fetched: not yet, never, or no longer.
 _MISSING = frozenset({"in-progress", "processing", "absent", "failed", "deleted"})
 REF_MAX = 2000
 
@@ -26,8 +26,8 @@ def found_in(batch: Mapping[str, Sequence[Event]], attempt_ids: Sequence[UUID]) 
 
 
 def to_fetch(found: Iterable[tuple[UUID, str]], locked: Mapping[UUID, Attempt]) -> list[Wanted]:
-    """A recording is an item of its own, named by its address: told of twice, it is fetched once, whether or not the
-    call's agent asked for more."""
+    """A recording is an item of its own, named by its address: reported twice, it is fetched once, whether or not the
+    call's agent requested an enrichment."""
     return [
         Wanted(
             f"{attempt_id}.{sha256(ref.encode()).hexdigest()[:16]}",

@@ -1,4 +1,4 @@
-"""Why a grant came to nothing. The reason says what it blocks, so that whoever matches does not ask again at once."""
+"""Why a grant was refused. The reason says what it blocks, so that the match does not grant it again at once."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,7 +9,7 @@ from trunkline.value import Value
 
 
 class RefusalReason(StrEnum):
-    # The grant and the world disagree.
+    # The grant and Postgres disagree.
     LEAD = "lead"
     NOT_DUE = "not_due"
     STALE_GRANT = "stale_grant"
@@ -27,14 +27,14 @@ class RefusalReason(StrEnum):
     SPEND = "spend"
     AGENTS = "agents"
     PACE = "pace"
-    # The carrier refuses what it would be called with.
+    # The account or number that the call would use is in a cooldown.
     COOLDOWN = "cooldown"
-    # Postgres was busy, or we have a bug.
+    # Postgres was busy, or our code has a bug.
     CONTENDED = "contended"
     ERROR = "error"
 
 
-# The grant was out of date, Postgres was busy, or we have a bug: nothing that a lead has to wait for.
+# The grant was out of date, Postgres was busy, or our code has a bug: nothing that a lead has to wait for.
 _OUR_FAILING = frozenset(
     {
         RefusalReason.LEAD,
@@ -59,7 +59,7 @@ class Blocks(StrEnum):
 
 
 class GateRefusal(Value, frozen=True):
-    """A gate's no. Without a time: until something else happens. `finish` ends the lead, `due_at` moves it."""
+    """A gate's refusal. Without `until`: until another event. `finish` ends the lead, `due_at` moves it."""
 
     reason: RefusalReason
     blocks: Blocks = Blocks.LEAD
@@ -72,39 +72,39 @@ class GateRefusal(Value, frozen=True):
 
 
 class Refusal(Value, frozen=True):
-    """`moved` is the lead's new place in Postgres, with its new version; `finish` is how it ended. Without both, it is
-    where it was."""
+    """`moved` is the lead's new entry in Postgres, with its new version; `finish` is how it ended. Without both, the
+    lead has not changed."""
 
     grant: Grant
     reason: RefusalReason
     blocks: Blocks
     until: datetime | None
     subject: str | None
-    # The attempt that stands in the way.
+    # The attempt that blocks this one.
     owner: UUID | None
     moved: Entry | None = None
     finish: Finish | None = None
 
     @classmethod
-    def of(cls, grant: Grant, answer: GateRefusal, moved: Entry | None = None) -> "Refusal":
+    def of(cls, grant: Grant, gate_refusal: GateRefusal, moved: Entry | None = None) -> "Refusal":
         return cls(
             grant,
-            answer.reason,
-            answer.blocks,
-            answer.until,
-            answer.subject,
-            answer.owner,
+            gate_refusal.reason,
+            gate_refusal.blocks,
+            gate_refusal.until,
+            gate_refusal.subject,
+            gate_refusal.owner,
             moved,
-            answer.finish,
+            gate_refusal.finish,
         )
 
     @property
     def is_wait(self) -> bool:
-        """Whether the lead has to wait for something. Else we failed, and how late its call is counts on."""
+        """Whether the lead has to wait for something. If not, the platform failed, and the lateness keeps counting."""
         return self.reason not in _OUR_FAILING and self.subject != SLOT_TAKEN
 
     @property
     def is_gone(self) -> bool:
-        """Whether the lead, in this version, is nobody's to call any more."""
+        """Whether no dialer may call this version of the lead any more."""
         is_other = self.reason is RefusalReason.LEAD and self.until is None
         return is_other or self.moved is not None or self.finish is not None

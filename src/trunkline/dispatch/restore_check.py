@@ -1,11 +1,11 @@
-"""After Postgres was restored: which calls has it forgotten, who would be called again, and how that is settled.
+"""After a restore of Postgres: finds the calls that it lost and the leads that would be called again, and settles them.
 
-    read every account's list ─► calls without an attempt ─► leads that they called ─► attempts ─► settled
+    read every account's list ─► calls without an attempt ─► the leads they called ─► attempts ─► settled
 
-A forgotten call becomes an attempt of its lead again. From then on everything is as usual: the fold or the checker
-decides by what the carrier says of it, and the lead has no second call meanwhile. A lead of which nobody can say
-whether it was called ends as UNKNOWN, which is never called again by itself. All this is written while the kill switch
-is on, and the switch is not lifted before. Safe to repeat, also after it was broken off.
+A lost call becomes an attempt of its lead again. From then on everything is as usual: the fold or the checker decides
+by what the carrier reports, and the lead has no second call meanwhile. A lead that may or may not have been called ends
+as UNKNOWN, which is never called again automatically. All this is written while the kill switch is on, and the switch
+is not lifted before. Safe to repeat, also after an interruption.
 """
 
 import random
@@ -15,14 +15,14 @@ from typing import Literal, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from trunkline.dispatch.agent_reports import KIND
-from trunkline.dispatch.late_facts import FAR_LINES
+from trunkline.dispatch.late_facts import SPARE_CHANNELS
 from trunkline.dispatch.restore_matching import CLOCK_SLACK, CalledLead, LostCall, Matching, match
 from trunkline.model import new_id
 from trunkline.store import attempts, audit, controls, lead_edits, mailboxes, restores
 from trunkline.store.controls import Scope
 from trunkline.store.database import Connection, Database
 from trunkline.store.mailboxes import NewEvent
-from trunkline.store.restores import AdoptedCall, OurNumber
+from trunkline.store.restores import OurNumber, RestoredCall
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import get_logger
 from trunkline.telephony.carrier import ListUnavailable
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 ACTOR = "cli:restore-check"
 REASON = "RESTORED"
-# Calls are looked up, and leads are locked, so many at a time.
+# How many calls are looked up, and leads locked, at a time.
 PAGE = 500
 _FIRST_ID = UUID(int=0)
 
@@ -59,7 +59,7 @@ class Comparison(Value, frozen=True):
     found_at: datetime
     accounts: list[ReadAccount]
     matching: Matching
-    # Calls from before the restore of which the carrier has not been heard yet.
+    # Calls from before the restore that are still live or in doubt here.
     live: int
     # Leads that an account whose list could not be read may have called.
     unread: int
@@ -70,7 +70,7 @@ class Comparison(Value, frozen=True):
 
 
 class Settled(Value, frozen=True):
-    # Leads that have their calls back, and leads that ended because nobody can say.
+    # Leads that have their calls back, and leads that ended because their calls are not known.
     restored: int
     unknown: int
 
@@ -124,7 +124,7 @@ class RestoreCheck:
     async def _read_lists(
         self, since: datetime, numbers: dict[str, OurNumber]
     ) -> tuple[list[ReadAccount], list[LostCall]]:
-        """Of every account that is configured, or that a number here belongs to."""
+        """Of every account that is configured, or that has a number here."""
         used = {(number.carrier, number.account) for number in numbers.values()}
         accounts, lost = [], []
         for name in sorted({*used, *self._carriers.names}):
@@ -179,16 +179,16 @@ class RestoreCheck:
 
     async def _restore_calls(self, called: Sequence[CalledLead]) -> Settled:
         """One transaction. What an index refuses (two leads, one person, one number) ends as unknown."""
-        calls = [call for each in called for call in _adopted(each)]
+        calls = [call for each in called for call in _restored_calls(each)]
         ids = sorted(each.lead.id for each in called)
         last = {each.lead.id: each.calls[-1] for each in called}
         async with self._database.transaction() as tx:
             locked = await lead_edits.lock(tx, PLATFORM, ids)
-            taken = await restores.adopt(tx, calls, ACTOR, _far_line(len(calls)))
+            taken = await restores.restore(tx, calls, ACTOR, _first_spare_channel(len(calls)))
             refused = sorted(locked.keys() - taken.keys())
             unknown = await restores.end_unknown(tx, refused, REASON)
             ends = [
-                _end_of(attempt_id, last[lead_id])
+                _end_event(attempt_id, last[lead_id])
                 for lead_id, attempt_id in taken.items()
                 if last[lead_id].call.state == "ended"
             ]
@@ -202,8 +202,8 @@ class RestoreCheck:
             return len(await restores.end_unknown(tx, sorted(locked), REASON))
 
     async def _record(self, comparison: Comparison, restored: int, unknown: int) -> Settled:
-        """From here on `reminders` makes nothing that was due before. What it made after the comparison is ended here:
-        nobody can say of it either."""
+        """From here on `reminders` makes no lead for an earlier due time. Those that it made after the comparison end
+        here: whether they were called is unknown too."""
         async with self._database.transaction() as tx:
             if not await restores.settle(tx, comparison.found_at, ACTOR):
                 await restores.note_settled(tx, comparison.since, comparison.found_at, REASON, ACTOR)
@@ -237,18 +237,18 @@ def _pages(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[first : first + PAGE]
 
 
-def _far_line(many: int) -> int:
-    """The first of so many lines that no number has. Not a secret: two calls of one number must only not meet."""
-    return random.randrange(FAR_LINES.start, FAR_LINES.stop - many - 1)  # noqa: S311  no secret
+def _first_spare_channel(count: int) -> int:
+    """The first of `count` channel numbers that no number has. No secret: it only keeps two calls of a number apart."""
+    return random.randrange(SPARE_CHANNELS.start, SPARE_CHANNELS.stop - count - 1)  # noqa: S311  no secret
 
 
-def _adopted(called: CalledLead) -> Iterator[AdoptedCall]:
+def _restored_calls(called: CalledLead) -> Iterator[RestoredCall]:
     for lost in called.calls:
         call, is_last = lost.call, lost is called.calls[-1]
         began_at = lost.at or called.lead.due_at
         talked = call.reason == "completed" and call.duration_s != 0
         ended_at = call.ended_at or began_at + timedelta(seconds=call.duration_s or 0)
-        yield AdoptedCall(
+        yield RestoredCall(
             id=call.attempt_id or new_id(),
             lead_id=called.lead.id,
             is_last=is_last,
@@ -266,8 +266,8 @@ def _adopted(called: CalledLead) -> Iterator[AdoptedCall]:
         )
 
 
-def _end_of(attempt_id: UUID, lost: LostCall) -> NewEvent:
-    """What the list says of a call that is over, as if the carrier had sent it."""
+def _end_event(attempt_id: UUID, lost: LostCall) -> NewEvent:
+    """The list's view of an ended call, as if the carrier had sent it."""
     call = lost.call
     ended_at = call.ended_at or lost.at
     return NewEvent(

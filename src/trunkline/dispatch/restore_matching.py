@@ -1,9 +1,9 @@
-"""Which leads were called by calls that a restored database does not know. Pure.
+"""Finds the leads that were called by calls which a restored database does not have. Pure.
 
-A carrier's list says whom a call rang, from which number and when; it does not say for which lead. A lead is taken for
-called if it waits for that phone, may use that number, and was due by then; so is one that came in after the restore,
-because whoever sends lost leads again sends them again. Where there are more such leads than calls, the calls belong to
-those that were due first, and the others are in doubt: somebody may have called them, so nobody calls them by himself.
+A carrier's list has the called phone, the number and the time of a call; it does not name the lead. A lead counts as
+called if it waits for that phone, may use that number, and was due by then; so does one that came in after the restore,
+because a sender that repeats lost leads sends them again. Where there are more such leads than calls, the calls belong
+to those that were due first, and the others are in doubt: they may have been called, so no dialer calls them again.
 """
 
 from collections import defaultdict
@@ -15,12 +15,12 @@ from trunkline.store.restores import OurNumber, WaitingLead
 from trunkline.telephony.carrier import CallView
 from trunkline.value import Value
 
-# The carrier's clock and ours differ, and its dates are whole seconds.
+# The carrier's clock and ours differ, and its times are whole seconds.
 CLOCK_SLACK = timedelta(seconds=60)
 
 
 class LostCall(Value, frozen=True):
-    """A call that the carrier placed for us, and of which this database has no attempt."""
+    """A call that the carrier placed for us, without an attempt in this database."""
 
     carrier: str
     account: str
@@ -42,7 +42,7 @@ class CalledLead(Value, frozen=True):
 
 class Matching(Value, frozen=True):
     called: list[CalledLead]
-    # Another lead's call may have been theirs.
+    # A call that was matched to another lead may have been theirs.
     doubtful: list[WaitingLead]
     # Due only later, to people who were called: probably for another lead, which is lost.
     later: list[WaitingLead]
@@ -51,14 +51,14 @@ class Matching(Value, frozen=True):
 
     @property
     def leads(self) -> set[UUID]:
-        """All that were compared."""
+        """All leads that were compared."""
         return {each.lead.id for each in self.called} | {lead.id for lead in (*self.doubtful, *self.later)}
 
     @property
     def phones(self) -> set[str]:
-        """Of everybody who was called."""
-        given = [lost for each in self.called for lost in each.calls]
-        return {lost.call.to for lost in (*given, *self.orphans)}
+        """Of all people who were called."""
+        assigned = [lost for each in self.called for lost in each.calls]
+        return {lost.call.to for lost in (*assigned, *self.orphans)}
 
 
 def match(
@@ -72,14 +72,14 @@ def match(
     for lead in leads:
         by_phone[lead.phone].append(lead)
     result = Matching([], [], [], [])
-    for phone, rung in _by_phone(calls).items():
-        _match_phone(rung, by_phone[phone], overflows, found_at, result)
+    for phone, phone_calls in _by_phone(calls).items():
+        _match_phone(phone_calls, by_phone[phone], overflows, found_at, result)
     return result
 
 
 def _by_phone(calls: Sequence[LostCall]) -> dict[str, list[LostCall]]:
     groups: dict[str, list[LostCall]] = defaultdict(list)
-    for call in sorted(calls, key=_moment):
+    for call in sorted(calls, key=_call_time):
         groups[call.call.to].append(call)
     return groups
 
@@ -91,34 +91,34 @@ def _match_phone(
     found_at: datetime,
     result: Matching,
 ) -> None:
-    given: dict[int, list[LostCall]] = defaultdict(list)
+    assigned: dict[int, list[LostCall]] = defaultdict(list)
     possible: set[int] = set()
     for call in calls:
-        could = [n for n, lead in enumerate(leads) if _could_be(call, lead, overflows, found_at)]
-        possible.update(could)
-        if could:
-            # Each lead has its first call before any has its second.
-            given[min(could, key=lambda n: (len(given[n]), n))].append(call)
+        candidates = [n for n, lead in enumerate(leads) if _may_have_called(call, lead, overflows, found_at)]
+        possible.update(candidates)
+        if candidates:
+            # Each lead gets its first call before any gets its second.
+            assigned[min(candidates, key=lambda n: (len(assigned[n]), n))].append(call)
         else:
             result.orphans.append(call)
     for n, lead in enumerate(leads):
-        if given[n]:
-            result.called.append(CalledLead(lead, tuple(given[n])))
+        if assigned[n]:
+            result.called.append(CalledLead(lead, tuple(assigned[n])))
         elif n in possible:
             result.doubtful.append(lead)
         else:
             result.later.append(lead)
 
 
-def _could_be(
+def _may_have_called(
     lost: LostCall, lead: WaitingLead, overflows: Mapping[str, str | None], found_at: datetime
 ) -> bool:
-    if lost.number is not None and lost.number.pool_id not in _reach(lead.pool_id, overflows):
+    if lost.number is not None and lost.number.pool_id not in _reachable_pools(lead.pool_id, overflows):
         return False
     return lead.created_at >= found_at or lost.at is None or lead.due_at <= lost.at + CLOCK_SLACK
 
 
-def _reach(pool_id: str, overflows: Mapping[str, str | None]) -> set[str]:
+def _reachable_pools(pool_id: str, overflows: Mapping[str, str | None]) -> set[str]:
     reached: set[str] = set()
     following: str | None = pool_id
     while following is not None and following not in reached:
@@ -127,5 +127,5 @@ def _reach(pool_id: str, overflows: Mapping[str, str | None]) -> set[str]:
     return reached
 
 
-def _moment(lost: LostCall) -> tuple[bool, float, str]:
+def _call_time(lost: LostCall) -> tuple[bool, float, str]:
     return lost.at is None, lost.at.timestamp() if lost.at else 0.0, lost.call.call_id

@@ -1,7 +1,7 @@
-"""Whose leads this platform dispatches: the flag `event_dispatch`, asked merchant by merchant.
+"""Whose leads this platform dispatches: the flag `event_dispatch`, evaluated per merchant.
 
-Leads of the others are taken in and kept: another system still calls them. Nothing of them is matched, and the intent
-asks once more. What was due before a merchant was turned on is not called then either: see `cutover`.
+Leads of the others are ingested and stored: another system still calls them. The match grants none of them, and the
+intent checks again. Leads that were due before a merchant was turned on are not called then either: see `cutover`.
 """
 
 import time
@@ -13,28 +13,28 @@ from trunkline.store import cutovers, schedule
 from trunkline.store.database import Connection
 
 LEFT_OUT = EVENT_DISPATCH.name
-# A flag service takes tens of microseconds for an answer, and a batch asks about the same few merchants.
+# A flag service takes tens of microseconds per evaluation, and a batch asks about the same few merchants.
 FRESH_S = 0.25
 
 
 class Rollout:
     def __init__(self, flags: Flags):
         self._flags = flags
-        self._known: dict[tuple[str, str], bool] = {}
-        self._known_since_s = float("-inf")
+        self._decisions: dict[tuple[str, str], bool] = {}
+        self._decided_at_s = float("-inf")
 
     def includes(self, reseller_id: str, merchant_id: str) -> bool:
-        if time.monotonic() - self._known_since_s > FRESH_S:
-            self._known, self._known_since_s = {}, time.monotonic()
+        if time.monotonic() - self._decided_at_s > FRESH_S:
+            self._decisions, self._decided_at_s = {}, time.monotonic()
         key = (reseller_id, merchant_id)
-        if key not in self._known:
-            self._known[key] = self._flags.is_on(
+        if key not in self._decisions:
+            self._decisions[key] = self._flags.is_on(
                 EVENT_DISPATCH, reseller_id=reseller_id, merchant_id=merchant_id
             )
-        return self._known[key]
+        return self._decisions[key]
 
     async def left_out(self, conn: Connection) -> Sequence[str]:
-        """The merchants with leads to call, and whose leads are not called here."""
+        """The merchants with waiting leads that are not called here."""
         if self._flags.is_unset(EVENT_DISPATCH):
             return ()
         waiting = await schedule.waiting_merchants(conn)
@@ -44,9 +44,9 @@ class Rollout:
         return off
 
     async def _observe(self, conn: Connection, off: Sequence[str]) -> None:
-        """Our own flags write the cutover with the change. A hosted service tells nobody when it changes its mind."""
-        known = await cutovers.left_out(conn)
-        on = [merchant for reseller, merchant in known if self.includes(reseller, merchant)]
-        new = set(off) - {merchant for _, merchant in known}
+        """Our own flags write the cutover with the change. A hosted service does not report its changes."""
+        recorded = await cutovers.left_out(conn)
+        on = [merchant for reseller, merchant in recorded if self.includes(reseller, merchant)]
+        new = set(off) - {merchant for _, merchant in recorded}
         if on or new:
             await cutovers.observe(conn, sorted(new), sorted(on))

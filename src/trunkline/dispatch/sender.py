@@ -1,9 +1,9 @@
-"""Sends one committed call, once, at its moment, or not at all.
+"""Sends one committed call, once, at its time, or not at all.
 
-A call leaves when its turn has come: not before it is due, and as its paces allow. How late it may be is counted from a
-reading of the clocks that was taken *before* the intent was asked for. A process that was stopped anywhere in between,
-for a second or for ten minutes, wakes up, sees how late it is, and does not send: the next attempt may be ringing
-already. There is no retry here, and a send that has begun is never cancelled.
+A call leaves when its turn has come: not before it is due, and as its paces allow. Its lateness is measured from a
+reading of the clocks that was taken *before* the intent began. A process that was stopped anywhere in between, for a
+second or for ten minutes, compares the clocks, finds that it is late, and does not send: the next attempt may be
+ringing already. There is no retry here, and a send that has begun is never cancelled.
 """
 
 import asyncio
@@ -45,23 +45,23 @@ from trunkline.value import Value
 
 log = get_logger(__name__)
 
-# So long before its turn it is asked once more whether a call is still wanted.
-ASKED_AHEAD_S = 0.1
-# Between the end of the ringing and the carrier's question what to do with the call: its queue, and its tries.
+# The sender checks this long before a call's turn whether its lead was cancelled.
+RECHECK_AHEAD_S = 0.1
+# From the end of ringing to the carrier's answer webhook: the carrier's queue, and its retries.
 ANSWER_SLACK_S = 30
-# What ids of occurrences look like. A payload is its sender's, and may say anything.
+# The length of an occurrence's id. A payload is its sender's, and may contain anything.
 UUID_LENGTH = 36
-# The event loop's timers count in these steps; less than half of one is no wait at all.
+# The step of the event loop's timers; less than half of one is no wait at all.
 TIMER_STEP_S = 0.001
-_NOBODY_SAYS: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
+_NO_REPLY: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
 _UNWANTED = Rejected("not_sent_in_time", "unwanted", retryable=False, blames="nobody")
 
 
 @dataclass(frozen=True, slots=True)
 class SenderLimits:
-    # Of a call that waits this long for its turn, somebody may have changed their mind meanwhile.
-    ask_again_after_s: float = ASKED_AHEAD_S
-    # A call that would leave later than this after its moment is not sent: it would burst beside punctual ones.
+    # The lead of a call that waits longer than this for its turn may be cancelled meanwhile.
+    recheck_after_s: float = RECHECK_AHEAD_S
+    # A call that would leave later than this after its time is not sent: it would burst beside punctual ones.
     late_max_s: float = 0.5
     ring_timeout_s: int = 30
     time_limit_s: int = 3600
@@ -69,22 +69,22 @@ class SenderLimits:
     records: bool = False
 
 
-# Asks whether the lead of a committed attempt is to be called no more.
-Unwanted = Callable[[UUID], Awaitable[bool]]
+# Whether the lead of a committed attempt was cancelled.
+IsUnwanted = Callable[[UUID], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Where the carrier finds us, and with which keys its callbacks are signed."""
+    """The addresses of the carrier's callbacks, and the keys that sign them."""
 
     base_url: str
     keys: CallbackKeys
-    # Where carriers ask for an answer's document that they did not get at `base_url`. Empty: there too.
+    # Carriers request the answer document here when `base_url` failed. Empty: at `base_url` again.
     fallback_base_url: str = ""
 
 
 class IntentClock(Value, frozen=True):
-    """What both clocks showed before the intent was asked for."""
+    """What both clocks showed before the intent began."""
 
     boottime_s: float
     wall_s: float
@@ -107,10 +107,10 @@ class Sender:
         results: ResultWriter,
         limits: SenderLimits,
         killed: Callable[[], object],
-        unwanted: Unwanted,
+        unwanted: IsUnwanted,
         look: AccountLook | None = None,
     ):
-        """`look` reads the accounts anew for a call whose account is not known here yet."""
+        """`look` reads the accounts anew for a call whose account this process does not have yet."""
         self._look = look
         self._clock = clock
         self._carriers = carriers
@@ -127,12 +127,14 @@ class Sender:
         return len(self._sending)
 
     def busiest(self, calls: int) -> list[AccountName]:
-        """Accounts with so many calls on their way, or more."""
+        """Accounts with at least this many calls in flight."""
         return [account for account, count in self._by_account.items() if count >= calls]
 
-    def send_soon(self, intent: Intent, asked: IntentClock, turn_s: float) -> None:
-        """`turn_s`: what the boot-time clock shows when its turn has come."""
-        task = asyncio.create_task(self._send(intent, asked, turn_s), name=f"dial {intent.attempt_id}")
+    def send_soon(self, intent: Intent, clock_reading: IntentClock, turn_s: float) -> None:
+        """`turn_s`: what the boot-time clock shows when the call's turn has come."""
+        task = asyncio.create_task(
+            self._send(intent, clock_reading, turn_s), name=f"dial {intent.attempt_id}"
+        )
         self._sending.add(task)
         account = (intent.carrier, intent.account)
         self._by_account[account] += 1
@@ -149,33 +151,33 @@ class Sender:
         return frozenset(self._sending)
 
     async def drain(self) -> None:
-        """Let the calls that are on their way finish: a committed dial is never cancelled."""
+        """Let the calls in flight finish: a committed dial is never cancelled."""
         if self._sending:
             await asyncio.wait(self._sending)
         await self._results.flush()
 
-    async def _send(self, intent: Intent, asked: IntentClock, turn_s: float) -> None:
+    async def _send(self, intent: Intent, clock_reading: IntentClock, turn_s: float) -> None:
         with bind(lead_id=intent.lead_id, attempt_id=intent.attempt_id), span("dispatch.send"):
             is_unwanted = await self._wait_for_its_turn(intent, turn_s)
             lateness_s = (self._clock.now() - intent.late_from).total_seconds()
-            place = _UNWANTED if is_unwanted else await self._place(intent, asked)
+            place = _UNWANTED if is_unwanted else await self._place(intent, clock_reading)
             crash_point("dialer.after_send")
             metrics.DISPATCH_LATENESS_SECONDS.observe(max(0.0, lateness_s))
-            word = _word(place)
-            _placed(intent.carrier, word).inc()
-            log.info("call.placed", carrier=intent.carrier, result=word, lateness_s=round(lateness_s, 3))
+            result = _result_label(place)
+            _placed(intent.carrier, result).inc()
+            log.info("call.placed", carrier=intent.carrier, result=result, lateness_s=round(lateness_s, 3))
             self._results.add(CarrierResponse(intent, place))
 
     async def _wait_for_its_turn(self, intent: Intent, turn_s: float) -> bool:
-        """Whether it is unwanted by then. If nobody can say, it is sent: it was committed to."""
-        if intent.send_in_s <= self._limits.ask_again_after_s:
+        """Whether the lead is cancelled by then. If Postgres does not answer, the call is sent: it is committed."""
+        if intent.send_in_s <= self._limits.recheck_after_s:
             await self._until(turn_s)
             return False
-        await self._until(turn_s - ASKED_AHEAD_S)
+        await self._until(turn_s - RECHECK_AHEAD_S)
         try:
-            async with asyncio.timeout(ASKED_AHEAD_S):
+            async with asyncio.timeout(RECHECK_AHEAD_S):
                 is_unwanted = await self._unwanted(intent.lead_id)
-        except _NOBODY_SAYS:
+        except _NO_REPLY:
             is_unwanted = False
         await self._until(turn_s)
         return is_unwanted
@@ -185,25 +187,25 @@ class Sender:
         while (wait_s := boottime_s - self._clock.boottime_s()) > 0:  # noqa: ASYNC110  a clock sends no signal
             await asyncio.sleep(max(wait_s, TIMER_STEP_S))
 
-    async def _place(self, intent: Intent, asked: IntentClock) -> PlaceResult:
+    async def _place(self, intent: Intent, clock_reading: IntentClock) -> PlaceResult:
         carrier = await self._carrier(intent)
         if isinstance(carrier, Rejected):
             return carrier
         if self._killed():
             return Rejected("not_sent_in_time", "killed", retryable=True, blames="nobody")
-        if asked.is_past(self._clock, self._leaves_within_s(intent)):
+        if clock_reading.is_past(self._clock, self._send_within_s(intent)):
             log.warning("call.not_sent", reason="late")
             return Rejected("not_sent_in_time", "late", retryable=True, blames="nobody")
         crash_point("dialer.before_send")
         try:
-            return await queueing.place(carrier, self._order(intent, asked), self._clock)
-        except Exception as error:  # a bug of ours, and the call may have been made all the same
+            return await queueing.place(carrier, self._order(intent, clock_reading), self._clock)
+        except Exception as error:  # a bug of ours, and the call may have been placed all the same
             log.error("call.broke", carrier=intent.carrier, exc_info=error)
             return InDoubt(type(error).__name__)
 
     async def _carrier(self, intent: Intent) -> Carrier | Rejected:
-        """An account that was added a moment ago is looked for. One that this process does not know is to it as if its
-        carrier could not be reached."""
+        """An account that was added a second ago is read from Postgres. One that is not found counts as a carrier that
+        cannot be reached."""
         try:
             return self._carriers.get(intent.carrier, intent.account)
         except CarrierConfigError as error:
@@ -214,10 +216,10 @@ class Sender:
             log.error("call.no_account", carrier=intent.carrier, error=str(error))
             return Rejected("not_connected", "no_account", retryable=True, blames="network")
 
-    def _order(self, intent: Intent, asked: IntentClock) -> CallOrder:
+    def _order(self, intent: Intent, clock_reading: IntentClock) -> CallOrder:
         agent, callbacks = self._agent(intent), self._callbacks
         answer_url = self._callback(intent, "answer", agent)
-        spoken = _spoken(intent)
+        metadata = _metadata(intent)
         return CallOrder(
             attempt_id=intent.attempt_id,
             to=intent.to_phone,
@@ -225,29 +227,30 @@ class Sender:
             answer_url=answer_url,
             fallback_url=fallback_of(answer_url, callbacks.fallback_base_url or callbacks.base_url),
             status_url=self._callback(intent, "status"),
-            ring_timeout_s=self._rings_s(intent),
+            ring_timeout_s=self._ring_timeout_s(intent),
             time_limit_s=self._limits.time_limit_s,
-            send_by_boottime_s=asked.boottime_s + self._leaves_within_s(intent),
+            send_by_boottime_s=clock_reading.boottime_s + self._send_within_s(intent),
             not_after=intent.closes_at,
-            metadata=spoken,
-            idempotency_key=_key(intent, spoken),
+            metadata=metadata,
+            idempotency_key=_idempotency_key(intent, metadata),
             machine_url=self._callback(intent, "machine") if self._limits.detects_machines else "",
             recording_url=self._callback(intent, "recording") if self._limits.records else "",
             agent=agent,
         )
 
-    def _leaves_within_s(self, intent: Intent) -> float:
-        """From the reading of the clocks before the intent. No call leaves when its window has closed."""
+    def _send_within_s(self, intent: Intent) -> float:
+        """From the reading of the clocks before the intent. No call leaves after its window has closed."""
         return min(intent.send_in_s + self._limits.late_max_s, intent.closes_in_s)
 
-    def _rings_s(self, intent: Intent) -> int:
+    def _ring_timeout_s(self, intent: Intent) -> int:
         return max(self._limits.ring_timeout_s, intent.ring_min_s)
 
     def _agent(self, intent: Intent) -> KeptAgent | None:
-        """Without Postgres it counts for as long as the call can ring: later the slot may be somebody else's."""
+        """If Postgres is down, the reservation counts for as long as the call can ring: later the slot may have another
+        call."""
         if intent.slot is None:
             return None
-        rings_until_s = self._clock.now().timestamp() + self._rings_s(intent) + ANSWER_SLACK_S
+        rings_until_s = self._clock.now().timestamp() + self._ring_timeout_s(intent) + ANSWER_SLACK_S
         return KeptAgent(intent.slot.incarnation, int(rings_until_s))
 
     def _callback(self, intent: Intent, kind: CallbackKind, agent: KeptAgent | None = None) -> str:
@@ -257,21 +260,22 @@ class Sender:
         )
 
 
-# Finding a counter by its labels costs as much as the rest of counting.
+# Finding a counter by its labels costs as much as incrementing it.
 @cache
 def _placed(carrier: str, result: str) -> Metric:
     return metrics.CALLS_PLACED.labels(carrier, result)
 
 
-def _spoken(intent: Intent) -> dict[str, str]:
-    """The fields of the payload as text, for the prompts of the carrier's own assistant. Ours ask for their context."""
-    told: dict[str, Any] = msgspec.json.decode(intent.payload) if intent.payload else {}
-    return {name: _text(value) for name, value in told.items() if value not in (None, "")}
+def _metadata(intent: Intent) -> dict[str, str]:
+    """The fields of the payload as text, for the prompts of the carrier's own assistant. Our agents fetch their
+    context."""
+    payload: dict[str, Any] = msgspec.json.decode(intent.payload) if intent.payload else {}
+    return {name: _text(value) for name, value in payload.items() if value not in (None, "")}
 
 
-def _key(intent: Intent, spoken: Mapping[str, str]) -> str:
-    """Where the lead is an occurrence of a reminder: its key as the API shows it."""
-    occurrence_id = spoken.get("occurrence_id", "")
+def _idempotency_key(intent: Intent, metadata: Mapping[str, str]) -> str:
+    """For an occurrence of a reminder: its key as the API shows it."""
+    occurrence_id = metadata.get("occurrence_id", "")
     if len(occurrence_id) != UUID_LENGTH:
         return ""
     return idempotency_key(occurrence_id, intent.attempt_no, intent.attempt_id)
@@ -281,7 +285,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _word(place: PlaceResult) -> str:
+def _result_label(place: PlaceResult) -> str:
     match place:
         case Accepted():
             return "accepted"

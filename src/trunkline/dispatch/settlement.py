@@ -1,7 +1,7 @@
-"""Settling: what follows for leads and channels from what became known of their attempts.
+"""Settlement: what follows for leads and channels from the facts of their attempts.
 
-Two ways lead here: the carrier's answer to our own request (`ResultWriter`), and the events it sends later
-(`CallFold`). Both lock the leads first, write facts and consequences in one transaction, and tell Valkey afterwards.
+Two callers: `ResultWriter` with the carrier's response to our request, and `CallFold` with the events it sends later.
+Both lock the leads first, write facts and consequences in one transaction, and update Valkey afterwards.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -36,29 +36,29 @@ USUAL = resolve()
 NEVER_OPENS = Finish(Outcome.NO_CONFIG, "WINDOW_NEVER_OPENS")
 
 
-# Told, after the commit, of attempts that are over: the agents that were kept for them are free.
+# Called after the commit with the attempts that are over: the agents that were reserved for them are free.
 OnOver = Callable[[Sequence[UUID]], Awaitable[None]]
 
 
-async def nobody_told(attempt_ids: Sequence[UUID]) -> None:
+async def ignore_over(attempt_ids: Sequence[UUID]) -> None:
     return None
 
 
 @dataclass(slots=True)
 class Settlement:
-    """What Valkey has to be told after the commit: attempts that are over, which of them freed their channels, and
-    leads that are due again."""
+    """The updates of Valkey after the commit: attempts that are over, which of them freed their channels, and leads
+    that are due again."""
 
     freed: list[UUID] = field(default_factory=list)
     scheduled: list[Entry] = field(default_factory=list)
-    # Leads that ended, by the attempts that ended them. Nobody in Valkey has to be told of these.
+    # Leads that ended, by the attempts that ended them. Valkey needs no update for these.
     ends: list[tuple[Attempt, Finish]] = field(default_factory=list)
     over: list[UUID] = field(default_factory=list)
-    on_over: OnOver = nobody_told
+    on_over: OnOver = ignore_over
 
-    async def tell(self, bus: Bus) -> None:
-        """Agents and channels first: they are what a waiting lead needs. Memory that was lost meanwhile is rebuilt from
-        Postgres, which knows all this already."""
+    async def publish(self, bus: Bus) -> None:
+        """Agents and channels first: a waiting lead needs them. A projection that was lost meanwhile is rebuilt from
+        Postgres, which has all this already."""
         await self.on_over(self.over)
         try:
             await epoch.ensure(bus)
@@ -68,14 +68,14 @@ class Settlement:
             return
 
 
-# What follows for a lead from its attempt, under the retry rules of its owner.
+# Decides about a lead from its attempt, under the retry rules of its owner.
 Decide = Callable[[Attempt, Retries], LeadDecision]
 
 
 class Settler:
-    """Writes what was decided, under the policies of those whose leads they are."""
+    """Writes the decisions, under the policies of the leads' owners."""
 
-    def __init__(self, policies: Policies, on_over: OnOver = nobody_told):
+    def __init__(self, policies: Policies, on_over: OnOver = ignore_over):
         self._policies = policies
         self._on_over = on_over
 
@@ -86,10 +86,10 @@ class Settler:
         decisions: Mapping[UUID, Decide],
         learnt: Mapping[UUID, CallFacts] = NOTHING_LEARNT,
     ) -> Settlement:
-        """Decide about the leads of these attempts, which no longer hold a channel. `learnt` are the facts of this
-        transaction; of the other attempts those hold that were read with them."""
+        """Decide about the leads of these attempts, which no longer hold a channel. `learnt` are the new facts of this
+        transaction; the other attempts count with the facts that were read with them."""
         settlement = Settlement(freed=list(decisions), over=list(decisions), on_over=self._on_over)
-        policies = await self._of(tx, [locked[each] for each in decisions])
+        policies = await self._policies_by_attempt(tx, [locked[each] for each in decisions])
         await attempts.settle_costs(tx, list(_costs(locked, learnt, policies)))
         await counting.count(tx, decisions, locked, learnt, policies)
         work = _Work()
@@ -114,15 +114,17 @@ class Settler:
         learnt: Mapping[UUID, CallFacts],
         settlement: Settlement,
     ) -> None:
-        """Leads that ended as it was known, or wait because there seemed to be no agent, and of whose calls more became
-        known later. Adds those that end or are due again."""
+        """Leads that ended on earlier evidence, or wait because their call seemed to have no agent, and whose calls
+        have new evidence. Adds those that end or are due again."""
         await counting.correct(tx, locked.values())
         await counting.count_late(tx, locked, learnt)
         facts = {each: learnt.get(each, attempt.facts) for each, attempt in locked.items()}
-        late = [attempt for attempt in locked.values() if call_evidence.is_news(attempt, facts[attempt.id])]
+        late = [
+            attempt for attempt in locked.values() if call_evidence.needs_revision(attempt, facts[attempt.id])
+        ]
         if not late:
             return
-        policies, ended, waiting = await self._of(tx, late), _Work(), _Work()
+        policies, ended, waiting = await self._policies_by_attempt(tx, late), _Work(), _Work()
         for attempt in late:
             policy = policies[attempt.id]
             if decision := call_evidence.revision(attempt, facts[attempt.id], policy.retries):
@@ -138,11 +140,11 @@ class Settler:
             tx, ended.by_lead(ended.retries), status=LeadStatus.FINISHED
         )
 
-    async def _of(self, tx: Connection, found: Sequence[Attempt]) -> dict[UUID, Effective]:
-        """By attempt. Under a policy that cannot be read nobody is called; what was called is settled by the usual
+    async def _policies_by_attempt(self, tx: Connection, settled: Sequence[Attempt]) -> dict[UUID, Effective]:
+        """By attempt. Under an unreadable policy no lead is called; a call that was placed is settled by the default
         rules."""
-        policies = await self._policies.of(tx, map(_owner, found))
-        return {attempt.id: policies[_owner(attempt)] or USUAL for attempt in found}
+        policies = await self._policies.of(tx, map(_owner, settled))
+        return {attempt.id: policies[_owner(attempt)] or USUAL for attempt in settled}
 
 
 @dataclass(slots=True)
@@ -151,7 +153,7 @@ class _Work:
     retries: list[tuple[Attempt, DueAgain]] = field(default_factory=list)
 
     def add(self, attempt: Attempt, decision: LeadDecision, policy: Effective) -> None:
-        """A retry is due in the first open moment after its delay, by Postgres' clock."""
+        """A retry is due at the first open time after its delay, by Postgres's clock."""
         if isinstance(decision, Finish):
             self.ends.append((attempt, decision))
             return
@@ -172,7 +174,7 @@ class _Work:
 
 
 def _first_opening(policy: Effective, attempt: Attempt, due_at: datetime) -> Opening | None:
-    """A policy that cannot be reckoned with never opens: the end of a call is written whatever a tenant has set."""
+    """A policy that fails to compute never opens: the end of a call is written whatever a tenant has configured."""
     try:
         return policy.opening(attempt.phone, attempt.timezone, due_at)
     except (ArithmeticError, ValueError, LookupError) as error:
@@ -183,7 +185,7 @@ def _first_opening(policy: Effective, attempt: Attempt, due_at: datetime) -> Ope
 def _costs(
     locked: Mapping[UUID, Attempt], learnt: Mapping[UUID, CallFacts], policies: Mapping[UUID, Effective]
 ) -> Iterator[Cost]:
-    """Of calls that have ended, where a price is known or money was set aside."""
+    """Of calls that have ended, where there is a price or money was reserved."""
     for attempt_id, policy in policies.items():
         attempt, facts = locked[attempt_id], learnt.get(attempt_id)
         if facts is None or attempt.lead_id is None or attempt.counted_at is None:
@@ -195,7 +197,7 @@ def _costs(
 
 
 def _talked_s(facts: CallFacts) -> float | None:
-    """None: nobody answered."""
+    """None: the call was not answered."""
     if facts.answered_at is None:
         return None
     if facts.duration_s is not None:
@@ -213,5 +215,5 @@ def _cancellation(attempt: Attempt) -> Cancellation | None:
 
 
 def _may_decide(attempt: Attempt) -> bool:
-    """Only the newest attempt decides what becomes of its lead: a late fact of an older one changes nothing."""
+    """Only the newest attempt decides about its lead: a late fact of an older one changes nothing."""
     return attempt.is_newest and attempt.lead_status is LeadStatus.PROCESSING

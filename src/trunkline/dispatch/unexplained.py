@@ -1,7 +1,8 @@
-"""Refusals with a code that is in no table, and calls that never came about: nobody knows on whose account.
+"""Refusals with a code in no table, and calls that were never placed: whether account or lead is the cause is unknown.
 
-While the account takes other calls it is the lead's, and the third one ends it. A lead that is alone, or on a quiet
-account, proves nothing: it costs the lead nothing, it comes back after longer and longer, and an alarm tells of it.
+While the account accepts other calls the lead is the cause, and the third refusal ends it. A lead that is alone, or on
+a quiet account, proves nothing: the refusal is not counted, the lead retries with growing delays, and an alarm reports
+it.
 """
 
 from collections.abc import Mapping
@@ -15,20 +16,20 @@ from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Connection
 
 ALARM = "unexplained_refusals"
-# So many of one lead in a row are no chance.
+# From this many refusals of one lead in a row on it is no coincidence.
 ALARM_FROM = 3
 ONCE = Unexplained(1)
 
 
-async def met(tx: Connection, refused: Mapping[UUID, Attempt]) -> dict[UUID, Unexplained]:
+async def history(tx: Connection, refused: Mapping[UUID, Attempt]) -> dict[UUID, Unexplained]:
     """By attempt. The attempts are written as refused, under the locks of their leads."""
-    found = await attempts.unexplained(tx, {each.lead_id for each in refused.values() if each.lead_id})
-    return {each.id: found.get(each.lead_id, ONCE) if each.lead_id else ONCE for each in refused.values()}
+    by_lead = await attempts.unexplained(tx, {each.lead_id for each in refused.values() if each.lead_id})
+    return {each.id: by_lead.get(each.lead_id, ONCE) if each.lead_id else ONCE for each in refused.values()}
 
 
-def are_others_taken(taken_at: datetime | None, lately: datetime, known: Unexplained) -> bool:
-    """Whether the account took a call lately, or since this lead was first refused: on a quiet account, and for the
-    last lead of a campaign, that is longer ago."""
+def were_others_accepted(taken_at: datetime | None, lately: datetime, known: Unexplained) -> bool:
+    """Whether the account accepted a call recently, or since this lead was first refused: on a quiet account, and for
+    the last lead of a campaign, that is longer ago."""
     return taken_at is not None and taken_at > min(lately, known.first_at or lately)
 
 

@@ -1,8 +1,8 @@
-"""Why is this lead not called? Asks everything that could refuse it, for a person who wants to know now.
+"""Why is this lead not called? Evaluates everything that could refuse it, for a person who wants to know now.
 
-First what keeps it from being granted at all: stops, the rollout, a missing dialer, its due time, its numbers. Then
-what an intent refused last, which is what really happened; then every gate of the intent, asked as the intent would.
-Nothing is locked and nothing is written: the answer may be out of date when it is read, and never decides anything.
+First what prevents a grant: stops, the rollout, a missing dialer, its due time, its numbers. Then the last refusal of
+an intent, which is what really happened; then every gate of the intent, evaluated as the intent would. Nothing is
+locked and nothing is written: the answer may be out of date when it is read, and never decides anything.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from trunkline.dispatch.gates import Case
 from trunkline.dispatch.gates_limits import (
     AccountPace,
     CountedLimits,
-    more_questions,
+    conditional_questions,
     no_account_pace,
     questions,
 )
@@ -28,10 +28,10 @@ from trunkline.dispatch.policy_cache import Owner, Policies
 from trunkline.dispatch.refusals import GateRefusal, RefusalReason
 from trunkline.dispatch.why_words import (
     GateCheck,
+    check_from_decision,
+    deferred_by,
     gate_of,
     in_words,
-    of_decision,
-    put_off_by,
     ranked,
     refusing,
     sentence,
@@ -42,7 +42,7 @@ from trunkline.model import Grant
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, allocations, cooldowns, decisions, flags, limits, policy, presence
 from trunkline.store.agents import AgentRoom, SlotRule
-from trunkline.store.cooldowns import Holding
+from trunkline.store.cooldowns import ActiveCooldown
 from trunkline.store.database import Connection
 from trunkline.store.decisions import RecordedDecision, Standing, StopOfLead
 from trunkline.store.flags import Flag
@@ -50,18 +50,18 @@ from trunkline.store.policy import PolicyRow
 from trunkline.store.tenants import Tenant
 from trunkline.value import replace
 
-_NOBODY = UUID(int=0)
+_NO_ATTEMPT = UUID(int=0)
 _LEVELS = ("platform", "reseller", "merchant", "campaign")
-_OF_NUMBERS = ("number", "carrier")
-# A process that has not been heard for so long does not dial.
+_NUMBER_SCOPES = ("number", "carrier")
+# A process without a heartbeat for this long does not dial.
 DIALER_SILENT_S = 20.0
 
-# How Valkey's projection is, and why the match grants this lead nothing, as the match itself was told.
+# The state of Valkey's projection, and the stop that the match applies to this lead, as it was configured.
 Projection: TypeAlias = Literal["whole", "lost", "away"]
 ProjectionLook = Callable[[str, str, UUID | None], Awaitable[tuple[Projection, str | None]]]
 
-# The fields of calling policies that a gate or a subject of its refusals stands for.
-_STATED = {
+# The fields of calling policies that a gate, or a subject of its refusals, depends on.
+_POLICY_FIELDS = {
     "window": ("windows", "packs"),
     "destination": ("destinations",),
     "precheck": ("prechecks",),
@@ -83,7 +83,7 @@ _SET_ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """`refused_by`: the gate that the answer names; None, nothing refuses it, or it does not wait."""
+    """`refused_by`: the gate that the answer names. None: no gate refuses it, or it does not wait."""
 
     lead_id: UUID
     status: str
@@ -94,7 +94,7 @@ class Why:
     history: tuple[RecordedDecision, ...]
 
 
-async def _whole(
+async def _assume_whole(
     reseller_id: str, merchant_id: str, campaign_id: UUID | None
 ) -> tuple[Projection, str | None]:
     return "whole", None
@@ -102,43 +102,43 @@ async def _whole(
 
 @dataclass(frozen=True, slots=True)
 class DispatchView:
-    """What a dialer would ask beside Postgres, as the process that answers knows it."""
+    """The inputs of a dialer other than Postgres, as far as the answering process has them."""
 
     agents: AgentRule = AGENTS_ELSEWHERE
     # How agents of ours are counted.
     slots: SlotRule = field(default_factory=SlotRule)
-    # Whose leads this platform calls. None: as the flags in Postgres say.
+    # Whose leads this platform calls. None: by the flags in Postgres.
     includes: Includes | None = None
     # Whether a flag service decides whom this platform calls, and not the flags of the API.
     has_flag_service: bool = False
     account_pace: AccountPace = no_account_pace
-    projection: ProjectionLook = _whole
+    projection: ProjectionLook = _assume_whole
     looks_for_dialers: bool = False
 
 
-ELSEWHERE = DispatchView()
+DEFAULT_VIEW = DispatchView()
 
 
 async def why(
-    conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUID, view: DispatchView = ELSEWHERE
+    conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUID, view: DispatchView = DEFAULT_VIEW
 ) -> Why | None:
     """None if the tenant has no such lead."""
     standing = await decisions.standing(conn, tenant, lead_id)
     if standing is None:
         return None
-    history = tuple(await decisions.of_lead(conn, lead_id))
+    history = tuple(await decisions.history(conn, lead_id))
     if standing.status != "BACKLOG":
         return Why(lead_id, standing.status, _settled(standing), None, None, (), history)
-    checks = tuple(await _Asking(conn, policies, tenant, standing, history, view).checks())
+    checks = tuple(await _Explainer(conn, policies, tenant, standing, history, view).checks())
     closed = ranked(checks, refusing(history, standing.lead.now))
-    # What an intent has just refused is told also where the same gate is open by now.
+    # A recent refusal of an intent is listed even if the same gate is open by now.
     checks += tuple(check for check in closed if check not in checks)
     next_at = max((check.until for check in closed if check.until), default=None)
     refused_by = closed[0].gate if closed else None
     return Why(lead_id, standing.status, sentence(closed), refused_by, next_at, checks, history)
 
 
-class _Asking:
+class _Explainer:
     """One question about one lead."""
 
     def __init__(
@@ -164,17 +164,19 @@ class _Asking:
         rules = (await self._policies.of(self._conn, [owner]))[owner]
         stated = await policy.read(self._conn, owner.layers())
         stops = await decisions.stops(self._conn, lead)
-        projection, told = await self._view.projection(lead.reseller_id, lead.merchant_id, lead.campaign_id)
+        projection, match_stop = await self._view.projection(
+            lead.reseller_id, lead.merchant_id, lead.campaign_id
+        )
         before = [
-            *self._controls([stop for stop in stops if stop.scope not in _OF_NUMBERS]),
+            *self._controls([stop for stop in stops if stop.scope not in _NUMBER_SCOPES]),
             await self._rollout(),
             *await self._dialers(),
         ]
         return [
             *before,
-            *self._unexplained(before, told),
+            *self._unexplained(before, match_stop),
             self._due(),
-            *self._numbers([stop for stop in stops if stop.scope in _OF_NUMBERS]),
+            *self._numbers([stop for stop in stops if stop.scope in _NUMBER_SCOPES]),
             *await self._cooldowns(),
             GateCheck("attempts", lead.attempt_count < lead.max_attempts, self._attempts_used()),
             self._expired(),
@@ -193,7 +195,7 @@ class _Asking:
             yield GateCheck("control", True)
 
     def _stopped(self, gate: str, stop: StopOfLead) -> GateCheck:
-        """What somebody above the asking tenant wrote about a stop is not for its eyes; that there is one is."""
+        """The reason that a level above the asking tenant wrote for a stop is hidden; that there is a stop is not."""
         if self._is_above(stop.set_by):
             return GateCheck(gate, False, stop.scope, stop.ends_at, f"the {stop.set_by}")
         return GateCheck(gate, False, f"{stop.scope}: {stop.reason}", stop.ends_at, stop.changed_by)
@@ -202,28 +204,29 @@ class _Asking:
         return _LEVELS.index(level) < _LEVELS.index(self._level)
 
     async def _rollout(self) -> GateCheck:
-        """As whoever decides it says: the flag service, or the flag as it is set."""
+        """By the flag service, or by the flag as it is set."""
         lead = self._lead
-        found = [flag for flag in await flags.list_flags(self._conn) if flag.name == EVENT_DISPATCH.name]
-        includes = self._view.includes or partial(_as_set, found)
+        rows = [flag for flag in await flags.list_flags(self._conn) if flag.name == EVENT_DISPATCH.name]
+        includes = self._view.includes or partial(_by_flags, rows)
         if includes(lead.reseller_id, lead.merchant_id):
             return self._cut_over()
         detail = "another system calls its leads"
         if self._view.has_flag_service:
             detail += ", says the flag service (FEATURE_FLAG_PROVIDER)"
             return GateCheck("event_dispatch", False, detail)
-        if not found or self._level != "platform":
+        if not rows or self._level != "platform":
             return GateCheck("event_dispatch", False, detail, set_by="the platform")
         return GateCheck(
             "event_dispatch",
             False,
-            f"{detail} (flag event_dispatch: {found[0].reason})",
+            f"{detail} (flag event_dispatch: {rows[0].reason})",
             None,
-            found[0].changed_by,
+            rows[0].changed_by,
         )
 
     def _cut_over(self) -> GateCheck:
-        """What was due before its merchant was turned on was another system's, and no intent takes it."""
+        """Leads that were due before their merchant was turned on belong to another system, and no intent takes
+        them."""
         if not self._standing.is_cut_over:
             return GateCheck("event_dispatch", True)
         detail = (
@@ -240,22 +243,26 @@ class _Asking:
             return [GateCheck("dialers", True)]
         return [GateCheck("dialers", False, "start one with the role `dispatcher`")]
 
-    def _unexplained(self, before: Sequence[GateCheck], told: str | None) -> list[GateCheck]:
-        """The match was told of a stop that nothing here explains, by a process that knows more than this one."""
-        if told is None or any(not check.is_open for check in before):
+    def _unexplained(self, before: Sequence[GateCheck], match_stop: str | None) -> list[GateCheck]:
+        """The match applies a stop that this process cannot explain: another process configured it."""
+        if match_stop is None or any(not check.is_open for check in before):
             return []
         return [
-            GateCheck("control", False, told if self._level == "platform" else None, set_by="the platform")
+            GateCheck(
+                "control", False, match_stop if self._level == "platform" else None, set_by="the platform"
+            )
         ]
 
     def _due(self) -> GateCheck:
-        """With what put it off, if an intent did: a limit, a window, a pre-check."""
+        """With the refusal that deferred it, if an intent did: a limit, a window, a pre-check."""
         lead = self._lead
         if lead.due_at <= lead.now:
             return GateCheck("due", True, until=lead.due_at)
-        by = put_off_by(self._history, lead.due_at)
+        by = deferred_by(self._history, lead.due_at)
         if by is not None:
-            detail = f"put off by the gate {gate_of(by.reason, by.subject)} ({of_decision(by).detail})"
+            detail = (
+                f"put off by the gate {gate_of(by.reason, by.subject)} ({check_from_decision(by).detail})"
+            )
             return GateCheck("due", False, detail, lead.due_at)
         has_been_called = lead.attempt_count > 0 or lead.no_agent_count > 0
         return GateCheck("due", False, "its next attempt is later" if has_been_called else None, lead.due_at)
@@ -270,18 +277,18 @@ class _Asking:
             yield GateCheck("number", True)
 
     async def _cooldowns(self) -> list[GateCheck]:
-        """What its carrier refuses for our sake. Which account is not for a tenant: it may be the platform's."""
+        """What its carrier refuses because of us. A tenant does not see which account: it may be the platform's."""
         number = self._standing.number
         if number is None:
             return []
-        found = await cooldowns.holding(
+        active = await cooldowns.active(
             self._conn, (number.carrier, number.account), number.id, region_of(self._lead.phone) or ""
         )
-        if not found:
+        if not active:
             return [GateCheck("cooldown", True)]
-        return [self._held(each) for each in found]
+        return [self._cooldown_check(each) for each in active]
 
-    def _held(self, held: Holding) -> GateCheck:
+    def _cooldown_check(self, held: ActiveCooldown) -> GateCheck:
         words = in_words("cooldown", held.subject.scope) or ""
         if self._level == "platform":
             cause = f" ({held.why})" if held.why else ""
@@ -312,43 +319,48 @@ class _Asking:
         lead, number = self._lead, self._standing.number
         may_call = rules.permits(lead.phone)
         passed = not rules.prechecks or lead.passed_checks == rules.checks_hash
-        found = [
+        checks = [
             GateCheck(
-                "destination", may_call, set_by=None if may_call else self._who_states("destination", stated)
+                "destination",
+                may_call,
+                set_by=None if may_call else self._policies_stating("destination", stated),
             ),
-            self._of("window", gates.window(lead.phone, lead.timezone, rules, lead.now), stated),
-            GateCheck("precheck", passed, set_by=None if passed else self._who_states("precheck", stated)),
+            self._gate_check("window", gates.window(lead.phone, lead.timezone, rules, lead.now), stated),
+            GateCheck(
+                "precheck", passed, set_by=None if passed else self._policies_stating("precheck", stated)
+            ),
         ]
         if number is not None:
-            grant = Grant(_NOBODY, lead.id, 0, number.id, 1, 0)
-            # Asked as if it were called now.
+            grant = Grant(_NO_ATTEMPT, lead.id, 0, number.id, 1, 0)
+            # Judged as if it were called now.
             case = Case(grant, replace(lead, due_at=min(lead.due_at, lead.now)), number, rules)
             counts = await limits.count(self._conn, questions([case]))
-            await limits.count_more(self._conn, more_questions([case]), counts)
-            answers = CountedLimits(counts, self._view.account_pace).refusals(case)
-            # Cooldowns are told apart, with their cause.
-            others = [answer for answer in answers if answer.reason is not RefusalReason.COOLDOWN]
-            found += [self._of(answer.reason.value, answer, stated) for answer in others]
-            found += [] if answers else [GateCheck("limits", True)]
-        return found
+            await limits.count_conditional(self._conn, conditional_questions([case]), counts)
+            refusals = CountedLimits(counts, self._view.account_pace).refusals(case)
+            # `_cooldowns` reports cooldowns, with their cause.
+            others = [refusal for refusal in refusals if refusal.reason is not RefusalReason.COOLDOWN]
+            checks += [self._gate_check(refusal.reason.value, refusal, stated) for refusal in others]
+            checks += [] if refusals else [GateCheck("limits", True)]
+        return checks
 
-    def _of(self, gate: str, answer: GateRefusal | None, stated: Sequence[PolicyRow]) -> GateCheck:
-        if answer is None:
+    def _gate_check(self, gate: str, refusal: GateRefusal | None, stated: Sequence[PolicyRow]) -> GateCheck:
+        if refusal is None:
             return GateCheck(gate, True)
-        who = self._who_states(answer.subject if answer.subject in _STATED else gate, stated)
-        by = _SET_ELSEWHERE.get(answer.subject or "") or who
-        return GateCheck(gate, False, in_words(gate, answer.subject), answer.until, by)
+        policies = self._policies_stating(
+            refusal.subject if refusal.subject in _POLICY_FIELDS else gate, stated
+        )
+        by = _SET_ELSEWHERE.get(refusal.subject or "") or policies
+        return GateCheck(gate, False, in_words(gate, refusal.subject), refusal.until, by)
 
-    def _who_states(self, subject: str, stated: Sequence[PolicyRow]) -> str | None:
-        """Whose policies say so: all layers that state the field, with the name of who wrote one that is the tenant's
-        own or below."""
-        names = _STATED.get(subject, ())
-        said = [row for row in stated if any(_is_stated(row.policy.get(name)) for name in names)]
-        if not said:
-            return "the platform's default" if names else None
+    def _policies_stating(self, subject: str, stated: Sequence[PolicyRow]) -> str | None:
+        """The layers that state the field; with the author's name where the layer is the tenant's own or below."""
+        fields = _POLICY_FIELDS.get(subject, ())
+        stating = [row for row in stated if any(_is_stated(row.policy.get(name)) for name in fields)]
+        if not stating:
+            return "the platform's default" if fields else None
         return " and ".join(
             f"the {row.scope}'s policy" + ("" if self._is_above(row.scope) else f" ({row.updated_by})")
-            for row in sorted(said, key=lambda row: _LEVELS.index(row.scope))
+            for row in sorted(stating, key=lambda row: _LEVELS.index(row.scope))
         )
 
     async def _agents(self, rules: Effective | None) -> GateCheck:
@@ -362,7 +374,7 @@ class _Asking:
         tiers = chain(lead.merchant_id, config)
         missing = _missing_agent(await agents.room(self._conn, self._view.slots, tiers), tiers)
         if missing and rules and rules.abandon_max_of(lead.phone) > 0 and lead.no_agent_count == 0:
-            # It may be dialled without one. Whether the bound allows it is known to the intent alone, which says so.
+            # It may be dialled without one. Only the intent counts whether the bound allows it, and records a refusal.
             return GateCheck("agents", True, f"{missing}; `abandon_max` allows some calls without one")
         return GateCheck("agents", missing is None, missing)
 
@@ -372,13 +384,13 @@ class _Asking:
         return GateCheck("person", is_free)
 
     def _channel(self) -> GateCheck:
-        # How many are in use would tell what others do: a pool may be shared.
+        # The number in use would show what other tenants do: a pool may be shared.
         is_free = self._standing.free > 0 or self._standing.usable == 0
         return GateCheck("channel", is_free, None if is_free else "all channels of its pool are in use")
 
-    async def _projection(self, found: Projection) -> list[GateCheck]:
-        """Leads are dialled from Postgres meanwhile, so this alone keeps nobody from being called: it is told last."""
-        match found:
+    async def _projection(self, state: Projection) -> list[GateCheck]:
+        """Meanwhile leads are dialled from Postgres, so this alone prevents no call: it comes last."""
+        match state:
             case "whole":
                 return [GateCheck("projection", True)]
             case "away":
@@ -390,14 +402,14 @@ class _Asking:
                 return [GateCheck("projection", False, detail)]
 
 
-def _as_set(found: Sequence[Flag], reseller_id: str, merchant_id: str) -> bool:
+def _by_flags(rows: Sequence[Flag], reseller_id: str, merchant_id: str) -> bool:
     return all(
-        decide(flag, reseller_id=reseller_id, merchant_id=merchant_id, key=merchant_id)[0] for flag in found
+        decide(flag, reseller_id=reseller_id, merchant_id=merchant_id, key=merchant_id)[0] for flag in rows
     )
 
 
 def _missing_agent(room: AgentRoom, tiers: Sequence[str]) -> str | None:
-    """Without numbers: agents are shared, and how many are busy would tell what others do."""
+    """Without numbers: agents are shared, and how many are busy would show what other tenants do."""
     if room.is_free:
         return None
     if not room.known:

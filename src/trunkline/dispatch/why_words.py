@@ -1,4 +1,4 @@
-"""`why` in words. Pure: from what is closed to the one sentence that a person reads first."""
+"""`why` in words. Pure: from the closed gates to the one sentence that a person reads first."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from trunkline.store.decisions import RecordedDecision
 
 @dataclass(frozen=True, slots=True)
 class GateCheck:
-    """One gate. `until` is when it opens, as far as that is known; `set_by` is whose word it is that it is closed."""
+    """One gate. `until` is when it opens, if that is known; `set_by` names who closed it."""
 
     gate: str
     is_open: bool
@@ -19,7 +19,7 @@ class GateCheck:
     set_by: str | None = None
 
 
-# Under which gate a person finds what an intent refused for. The others have the reason's own name.
+# The gate under which a person finds an intent's refusal. The others have the reason's own name.
 _GATES = {
     RefusalReason.PAUSED: "control",
     RefusalReason.ATTEMPTS_EXHAUSTED: "attempts",
@@ -29,11 +29,11 @@ _GATES = {
     RefusalReason.CONTENDED: "error",
     RefusalReason.LEAD: "error",
 }
-# What calls are paused for, where that is a gate of its own.
+# The causes of a pause that are gates of their own.
 _PAUSED_BY = {"policy_unreadable": "policy", "event_dispatch": "event_dispatch"}
-# Nothing is granted while one of these is closed, so what an intent said before does not matter.
+# The match grants nothing while one of these is closed, so an intent's earlier refusal does not matter.
 _BEFORE_A_GRANT = ("control", "event_dispatch", "dialers", "due", "number")
-# A refusal that is repeated every second was said so long ago at most, and one that parks its flow a minute.
+# A refusal that repeats every second is at most this old, and one that parks its flow a minute.
 REPEATED = timedelta(seconds=3)
 PARKED = timedelta(seconds=65)
 
@@ -82,7 +82,7 @@ _SUBJECTS = {
     "needed": "it is asked when its turn comes",
     "never_opens": "it never opens",
 }
-# A number's pace, or a number that a carrier refuses; what these have in common is not its subject.
+# The same subject at two gates: a number's pace, or a number that a carrier refuses.
 _BY_GATE = {
     ("pace", "number"): "the pace of the number",
     ("cooldown", "account"): "the account cools down, and is tried with one call at a time",
@@ -100,13 +100,13 @@ def gate_of(reason: str, subject: str | None = None) -> str:
 
 
 def in_words(gate: str, subject: str | None) -> str | None:
-    """What an intent refused for, for people. Subjects that are names, such as `calls_per_person`, read as words."""
+    """An intent's refusal, for people. Subjects that are names, such as `calls_per_person`, read as words."""
     if not subject:
         return None
     return _BY_GATE.get((gate, subject)) or _SUBJECTS.get(subject) or subject.replace("_", " ")
 
 
-def of_decision(decision: RecordedDecision, gate: str | None = None) -> GateCheck:
+def check_from_decision(decision: RecordedDecision, gate: str | None = None) -> GateCheck:
     gate = gate or gate_of(decision.reason, decision.subject)
     words = in_words(gate_of(decision.reason, decision.subject), decision.subject)
     times = f"{decision.times} times" if decision.times > 1 else "once"
@@ -115,8 +115,8 @@ def of_decision(decision: RecordedDecision, gate: str | None = None) -> GateChec
     )
 
 
-def put_off_by(history: Iterable[RecordedDecision], due_at: datetime) -> RecordedDecision | None:
-    """The refusal that gave the lead its due time, if one did. One that broke its own intent has no time of its own."""
+def deferred_by(history: Iterable[RecordedDecision], due_at: datetime) -> RecordedDecision | None:
+    """The refusal that gave the lead its due time, if any. One that broke its own intent has no time of its own."""
     decisions = sorted(history, key=lambda each: each.last_at, reverse=True)
     if decisions and decisions[0].reason == RefusalReason.ERROR:
         return decisions[0]
@@ -124,7 +124,7 @@ def put_off_by(history: Iterable[RecordedDecision], due_at: datetime) -> Recorde
 
 
 def refusing(history: Sequence[RecordedDecision], now: datetime) -> RecordedDecision | None:
-    """The last refusal, while it still holds or would have been said again by now."""
+    """The last refusal, while it still holds or would have been repeated by now."""
     if not history:
         return None
     last = max(history, key=lambda each: each.last_at)
@@ -133,20 +133,20 @@ def refusing(history: Sequence[RecordedDecision], now: datetime) -> RecordedDeci
 
 
 def ranked(checks: Sequence[GateCheck], refusal: RecordedDecision | None) -> list[GateCheck]:
-    """What is closed, what really refuses first: what keeps the lead from being granted, then what an intent said
-    last, then the rest."""
+    """The closed gates, in the order of their effect: those that prevent a grant, then the intent's last refusal, then
+    the others."""
     closed = [check for check in checks if not check.is_open]
     before = [check for check in closed if check.gate in _BEFORE_A_GRANT]
-    rest = [check for check in closed if check.gate not in _BEFORE_A_GRANT]
+    others = [check for check in closed if check.gate not in _BEFORE_A_GRANT]
     if refusal is None:
-        return [*before, *rest]
+        return [*before, *others]
     gate = gate_of(refusal.reason, refusal.subject)
-    said = [check for check in closed if check.gate == gate]
-    first = said or [of_decision(refusal)]
+    by_intent = [check for check in closed if check.gate == gate]
+    first = by_intent or [check_from_decision(refusal)]
     return [
         *before,
         *(each for each in first if each not in before),
-        *(each for each in rest if each not in first),
+        *(each for each in others if each not in first),
     ]
 
 

@@ -1,1 +1,1 @@
-"""Leads: how they come in (`ingest`), what their calls add up to (`fold`), and what follows (`policy`)."""
+"""Leads: how they come in (`ingest`), what their calls add up to (`fold`), and what follows (`settle_decision`)."""

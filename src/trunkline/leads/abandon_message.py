@@ -1,11 +1,11 @@
-"""What whoever answers a call hears when there is no agent for it: who called, and where to call back. Pure."""
+"""The message of an abandoned call: who called, and where to call back. Pure."""
 
 import string
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-# What a message may name: the merchant, and the number that it was called from.
+# The fields of a message: the merchant, and the number that it called from.
 FIELDS = ("caller", "number")
 NAMES_THE_CALLER = (
     "This was a call from {caller}, and nobody was free to speak with you. "

@@ -1,9 +1,9 @@
-"""Overdialling: how many calls may ring for fewer free agents, so that few of those who answer find none. Pure.
+"""Overdialling: how many calls may ring for fewer free agents, so that few answered calls are abandoned. Pure.
 
-The bound is on the expected share of abandoned calls among those that are answered, E[max(0, X - free)] / E[X], where
-X is how many of the ringing calls are answered. A bound on the probability that anybody is abandoned would be the wrong
-one: with one free agent and a tenth answering, three ringing calls keep that probability under 3 %, and abandon 9.7 %
-of those who answer. `docs/abandonment.md` has the terms and the law.
+The bound is on the expected share of abandoned calls among those that are answered, E[max(0, X - free)] / E[X], where X
+is how many of the ringing calls are answered. A bound on the probability that any call is abandoned would be the wrong
+one: with one free agent and 10 % answering, three ringing calls keep that probability under 3 %, and abandon 9.7 % of
+the answered calls. `docs/abandonment.md` has the terms and the law.
 """
 
 import math
@@ -17,17 +17,17 @@ from pydantic import AfterValidator, Field
 from trunkline.model import Counted
 from trunkline.value import Value
 
-# The answer rate is taken from the newest calls of a campaign: this many of them, and none older than this.
+# The answer rate is measured on the newest calls of a campaign: this many of them, and none older than this.
 RATE_CALLS = 500
 RATE_WINDOW_S = 3600
-# Before so many have ended, every call is expected to be answered: then as many may ring as agents are free.
+# Before this many have ended, every call is expected to be answered: then as many may ring as agents are free.
 RATE_CALLS_MIN = 50
 RATE_CONFIDENCE = 0.95
-# Overdialling ends at this part of the maximum, as measured over 30 days: what still rings then may be abandoned.
+# Overdialling ends at this share of the maximum, as measured over 30 days: calls that still ring then may be abandoned.
 BRAKE_AT = 0.8
-# More than any regulator that we know of allows.
+# More than any known regulator allows.
 ABANDON_MAX_LIMIT = 0.1
-# How long whoever answers may wait for an agent before the call counts as abandoned.
+# How long an answered call may wait for an agent before it counts as abandoned.
 THRESHOLD_S = 2.0
 # Sums of probabilities end where a term no longer changes them.
 _NEGLIGIBLE = 1e-12
@@ -57,7 +57,7 @@ NOTHING_RINGS = Ringing()
 
 
 def may_dial(ringing: Ringing, rate: float, free: int, abandon_max: float) -> bool:
-    """Whether one more call, answered with this probability, may ring beside these for so many free agents."""
+    """Whether one more call, answered with this probability, may ring beside these for `free` agents."""
     return expected_share(ringing.plus(rate), free) <= abandon_max
 
 
@@ -70,9 +70,9 @@ def expected_share(ringing: Ringing, free: int) -> float:
 
 
 def expected_abandoned(calls: int, rate: float, free: int) -> float:
-    """E[max(0, X - free)] for X binomial. For calls of different rates their mean is put in, which is exact where they
-    agree and too much where they differ: of all sums of independent trials with the same mean and number, the binomial
-    one gives a convex function its greatest expectation (Hoeffding 1956)."""
+    """E[max(0, X - free)] for X binomial. Calls of different rates count with their mean rate, which is exact where
+    they agree and too high where they differ: of all sums of independent trials with the same mean and number, the
+    binomial one gives a convex function its greatest expectation (Hoeffding 1956)."""
     if calls <= free:
         return 0.0
     if rate >= 1:
@@ -81,7 +81,7 @@ def expected_abandoned(calls: int, rate: float, free: int) -> float:
         return 0.0
     mean = calls * rate
     if free < mean:
-        # Summed where the terms are small: those that are left unused, below the number of free agents.
+        # Summed where the terms are small: below the number of free agents.
         return mean - free + _below(calls, rate, free)
     return _above(calls, rate, free)
 
@@ -96,11 +96,11 @@ def answer_rate(answered: int, ended: int) -> float:
 
 
 def upper_bound(hits: int, trials: int, confidence: float = RATE_CONFIDENCE) -> float:
-    """The greatest rate under which so few hits are no rarer than 1 - confidence."""
+    """The greatest rate under which so few hits have a probability of at least 1 - confidence."""
     if hits >= trials:
         return 1.0
     low, high = hits / trials, 1.0
-    # To 2^-24: far finer than a sample of 500 can tell.
+    # To 2^-24: far finer than a sample of 500 can resolve.
     for _ in range(24):
         middle = (low + high) / 2
         if _at_most(trials, middle, hits) > 1 - confidence:
@@ -111,8 +111,8 @@ def upper_bound(hits: int, trials: int, confidence: float = RATE_CONFIDENCE) -> 
 
 
 def recent(counts: Sequence[tuple[datetime, Counted]], now: datetime) -> Counted:
-    """The newest calls by which the answer rate is judged. `counts` are newest first, each of a moment or a minute; the
-    last one that is needed counts whole."""
+    """The newest calls, for the answer rate. `counts` are newest first, each of a point in time or a minute; the last
+    one that is needed counts whole."""
     total = Counted()
     for at, counted in counts:
         if total.ended >= RATE_CALLS or at < now - timedelta(seconds=RATE_WINDOW_S):
@@ -122,7 +122,7 @@ def recent(counts: Sequence[tuple[datetime, Counted]], now: datetime) -> Counted
 
 
 def is_braked(measured: Counted, abandon_max: float) -> bool:
-    """Whether a campaign, or its merchant, has abandoned so many within 30 days that it may overdial no more."""
+    """Whether a campaign, or its merchant, has abandoned so many calls within 30 days that it may not overdial."""
     share = measured.abandoned_share
     return share is not None and share > 0 and share >= BRAKE_AT * abandon_max
 

@@ -1,10 +1,10 @@
-"""Many leads at once: from the bytes of an upload to batches that a loader puts into Postgres.
+"""Bulk upload: from the bytes of an upload to batches that a loader writes to Postgres.
 
     bytes ─► rows ─► requests ─► admissions ─► leads ─► loader
              └────────┴── refused, each with its reason ──┘
 
-Rows are read and checked while the batch before them is loaded. Checking is our own CPU's work, some 20 µs a row, so it
-is done in turns: after two milliseconds everybody else on the event loop has theirs.
+Rows are read and checked while the batch before them is loaded. Checking takes our own CPU some 20 µs a row, so the
+upload yields to the event loop every 2 ms.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class ReadingStore(Protocol):
 
 @dataclass(slots=True)
 class Batch:
-    """Leads to load, and what is already known of the rows between them."""
+    """Leads to load, and the results of the refused rows between them."""
 
     staged: list[StagedLead] = field(default_factory=list)
     refused: list[RowResult] = field(default_factory=list)
@@ -58,7 +58,7 @@ class LeadCandidate(msgspec.Struct, frozen=True):
 
 
 class Turns:
-    """Lets others have a turn when one's own has been long enough."""
+    """Yields to the event loop when this task has run long enough."""
 
     def __init__(self) -> None:
         self._until_s = time.perf_counter() + TURN_S
@@ -70,7 +70,7 @@ class Turns:
 
 
 class Intake:
-    """One upload on its way in."""
+    """One upload in progress."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Intake:
         rows_max: int | None = None,
         hash_of: Callable[[str], bytes] | None = None,
     ) -> None:
-        """`hash_of` tells by the request_id alone whether a row came before, whatever else it says."""
+        """`hash_of` makes the hash of a row from its request_id alone, so that other fields do not matter."""
         self._rows = rows
         self._rows_max = rows_max or ROWS_MAX
         self._hash_of = hash_of
@@ -110,13 +110,13 @@ class Intake:
         await self.flush()
 
     async def flush(self) -> None:
-        """Hand over what was read so far."""
+        """Hand over all rows that were read so far."""
         await self._prepare_all()
         batch, self._batch, self._bytes = self._batch, Batch(), 0
         await self._loader.add(batch)
 
     async def _take(self, rows: Iterator[UploadRow]) -> None:
-        """Requests live only as long as their block: a batch of them keeps the garbage collector busy, 10 µs a row."""
+        """Requests live only as long as their block: a batch of them costs the garbage collector 10 µs a row."""
         await self._read(rows)
         await self._prepare_all()
 
@@ -143,8 +143,8 @@ class Intake:
         new = list({c.key for c in candidates} - self._admissions.keys())
         if new:
             async with self._store.reading() as connection:
-                found = await leads.admissions(connection, self._tenant, new)
-            self._admissions |= {key: found.get(key) for key in new}
+                admissions = await leads.admissions(connection, self._tenant, new)
+            self._admissions |= {key: admissions.get(key) for key in new}
 
     def _prepare(self, candidate: LeadCandidate, batch: Batch) -> None:
         admission = self._admissions[candidate.key]
@@ -184,9 +184,9 @@ def _request(row: UploadRow, own_merchant_id: str | None) -> LeadCandidate | Row
 
 
 def _request_id(value: Any) -> str | None:
-    """Of a row that is refused, as far as it can be told apart by it."""
-    given = value.get("request_id") if isinstance(value, dict) else None
-    return given[:200].encode("utf-8", "replace").decode() if isinstance(given, str) else None
+    """Of a refused row, so that its sender can find it."""
+    request_id = value.get("request_id") if isinstance(value, dict) else None
+    return request_id[:200].encode("utf-8", "replace").decode() if isinstance(request_id, str) else None
 
 
 def _problems(error: ValidationError) -> tuple[FieldProblem, ...]:
@@ -194,7 +194,7 @@ def _problems(error: ValidationError) -> tuple[FieldProblem, ...]:
 
 
 def _name(loc: tuple[str | int, ...]) -> str:
-    """A name may be the client's own text, so it is cut and cleaned."""
+    """A name may be the client's own text, so it is truncated and cleaned."""
     name = ".".join(map(str, loc)) or "row"
     return name[:FIELD_NAME_MAX].encode("utf-8", "replace").decode()
 

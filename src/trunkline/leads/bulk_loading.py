@@ -1,4 +1,4 @@
-"""Two ways to load an upload: piece by piece, where a bad row costs nobody else, or all of it or nothing."""
+"""Two ways to load an upload: piece by piece, where a bad row affects no other, or all of it or nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -15,13 +15,13 @@ from trunkline.leads.bulk import Batch, Turns
 from trunkline.leads.upload_report import RowResult, UploadReport
 from trunkline.store import lead_uploads
 from trunkline.store.database import Connection
-from trunkline.store.lead_uploads import KnownLead, ListedPerson, Rest, StagedLead
+from trunkline.store.lead_uploads import KnownLead, ListedPerson, SkippedRows, StagedLead
 
 BATCH_TIMEOUT_S = 30.0
-# A hundred thousand leads in one statement take some seconds.
+# 100,000 leads in one statement take some seconds.
 WHOLE_TIMEOUT_S = 120.0
-# So many of the first leads are brought to the schedule at once; the loader brings the others.
-COURTESY_MAX = 100
+# This many of the first leads are scheduled at once; the loader schedules the others.
+SCHEDULED_MAX = 100
 
 OnLoaded = Callable[[Sequence[UUID]], Awaitable[object]]
 
@@ -37,7 +37,7 @@ class PieceByPiece:
         self._store = store
         self._report = report
         self._on_loaded = on_loaded
-        self._courtesy_left = COURTESY_MAX
+        self._to_schedule = SCHEDULED_MAX
         self._loading: asyncio.Task[None] | None = None
 
     async def add(self, batch: Batch) -> None:
@@ -45,30 +45,30 @@ class PieceByPiece:
         self._loading = asyncio.create_task(self._load(batch), name="load leads")
 
     async def finish(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for the batch that is being loaded."""
         loading, self._loading = self._loading, None
         if loading is not None:
             await loading
 
     async def close(self) -> None:
-        """Whoever has gone need not be told; what is on its way arrives all the same."""
+        """The client has disconnected and gets no report; the batch in progress is loaded all the same."""
         with suppress(Exception):
             await self.finish()
 
     async def _load(self, batch: Batch) -> None:
-        rest: Rest = {}
+        skipped: SkippedRows = {}
         if batch.staged:
             async with self._store.writing(timeout_s=BATCH_TIMEOUT_S) as tx:
-                rest = await _load(tx, [batch.staged], BATCH_TIMEOUT_S)
-        await _record(self._report, batch.refused, _results(batch.staged, rest))
-        first = [lead.id for lead in batch.staged if lead.row_no not in rest][: self._courtesy_left]
-        self._courtesy_left -= len(first)
+                skipped = await _load(tx, [batch.staged], BATCH_TIMEOUT_S)
+        await _record(self._report, batch.refused, _results(batch.staged, skipped))
+        first = [lead.id for lead in batch.staged if lead.row_no not in skipped][: self._to_schedule]
+        self._to_schedule -= len(first)
         if first:
             await self._on_loaded(first)
 
 
 class AllOrNothing:
-    """Keeps the leads aside, on disk, until the last row has been read: no transaction waits for a slow client."""
+    """Stores the leads on disk until the last row has been read: no transaction waits for a slow client."""
 
     def __init__(self, store: WritingStore, report: UploadReport, on_loaded: OnLoaded):
         self._store = store
@@ -82,25 +82,25 @@ class AllOrNothing:
         self._parked_rows.add(batch.staged)
 
     async def finish(self) -> None:
-        """Load everything, unless a row was refused. What turns out to be refused only now undoes it."""
+        """Load everything, unless a row was refused. A row that the load refuses undoes it."""
         if self._refused:
             await _record(self._report, self._refused, ())
             return
         async with self._store.writing(timeout_s=WHOLE_TIMEOUT_S) as tx:
-            rest = await _load(tx, self._parked_rows.batches(), WHOLE_TIMEOUT_S)
-            if any(_is_problem(known) for known in rest.values()):
-                await self._tell_problems(rest)
+            skipped = await _load(tx, self._parked_rows.batches(), WHOLE_TIMEOUT_S)
+            if any(_is_problem(known) for known in skipped.values()):
+                await self._report_problems(skipped)
                 raise Undone
         first: list[UUID] = []
         for batch in self._parked_rows.batches():
-            await _record(self._report, (), _results(batch, rest))
-            first += [lead.id for lead in batch if lead.row_no not in rest][: COURTESY_MAX - len(first)]
+            await _record(self._report, (), _results(batch, skipped))
+            first += [lead.id for lead in batch if lead.row_no not in skipped][: SCHEDULED_MAX - len(first)]
         if first:
             await self._on_loaded(first)
 
-    async def _tell_problems(self, rest: Rest) -> None:
+    async def _report_problems(self, skipped: SkippedRows) -> None:
         for batch in self._parked_rows.batches():
-            problems = [each for each in _results(batch, rest) if each.is_problem]
+            problems = [each for each in _results(batch, skipped) if each.is_problem]
             await _record(self._report, (), problems)
 
     async def close(self) -> None:
@@ -129,10 +129,10 @@ class ParkedRows:
 
 
 class Undone(Exception):
-    """A row was refused when all were being loaded, so none was. The report knows which."""
+    """A row was refused when all were being loaded, so none was. The report names it."""
 
 
-async def _load(tx: Connection, batches: Iterable[list[StagedLead]], timeout_s: float) -> Rest:
+async def _load(tx: Connection, batches: Iterable[list[StagedLead]], timeout_s: float) -> SkippedRows:
     await lead_uploads.stage(tx)
     staged = 0
     for batch in batches:
@@ -148,9 +148,9 @@ async def _records(staged: list[StagedLead]) -> AsyncIterator[tuple[Any, ...]]:
         yield msgspec.structs.astuple(lead)
 
 
-def _results(staged: Iterable[StagedLead], rest: Rest) -> Iterator[RowResult]:
+def _results(staged: Iterable[StagedLead], skipped: SkippedRows) -> Iterator[RowResult]:
     for lead in staged:
-        match rest.get(lead.row_no):
+        match skipped.get(lead.row_no):
             case None:
                 yield RowResult(lead.row_no, "created", lead.request_id, lead.id)
             case KnownLead(lead_id=lead_id, is_same=True):
@@ -161,8 +161,8 @@ def _results(staged: Iterable[StagedLead], rest: Rest) -> Iterator[RowResult]:
                 yield RowResult(lead.row_no, "refused", lead.request_id, code="do_not_call")
 
 
-def _is_problem(known: KnownLead | ListedPerson) -> bool:
-    return isinstance(known, ListedPerson) or not known.is_same
+def _is_problem(skipped: KnownLead | ListedPerson) -> bool:
+    return isinstance(skipped, ListedPerson) or not skipped.is_same
 
 
 async def _record(report: UploadReport, refused: Iterable[RowResult], results: Iterable[RowResult]) -> None:

@@ -1,8 +1,8 @@
-"""The calling policy: who may be called when, how often and after asking whom. Pure.
+"""The calling policy: who may be called when, how often, and after which pre-checks. Pure.
 
-Four layers may state one: the platform, a reseller, a merchant, a campaign. What restricts adds up over all layers, and
-the strictest wins; no tenant can loosen what the platform or its reseller has tightened. What is a preference (retries,
-pre-checks, the time zone of callees) is taken from the nearest layer that states it.
+Four layers may state one: the platform, a reseller, a merchant, a campaign. Restrictions add up over all layers, and
+the strictest wins; no tenant can loosen what the platform or its reseller has tightened. Preferences (retries,
+pre-checks, the time zone of callees) come from the nearest layer that states them.
 """
 
 import math
@@ -55,21 +55,21 @@ class Price(Frozen):
         return self.per_call_micros + round(self.per_minute_micros * self.reserve_minutes)
 
     def cost_micros(self, talked_s: float | None) -> int:
-        """Of a call that has ended: by the started minute. One that nobody answered (None) costs nothing."""
+        """Of a call that has ended: by the started minute. An unanswered one (None) costs nothing."""
         if talked_s is None:
             return 0
         return self.per_call_micros + self.per_minute_micros * math.ceil(talked_s / 60)
 
 
 class RecentContact(Frozen):
-    """Whoever has talked with this merchant lately is left in peace."""
+    """A person who has recently talked with this merchant is not called."""
 
     cooldown_h: int = Field(24, ge=1, le=168)
     then: Literal["defer", "abort"] = "defer"
 
 
 class CallingPolicy(Frozen):
-    """One layer. What is left out says nothing."""
+    """One layer. A field that is left out states nothing."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -144,7 +144,7 @@ EMPTY = CallingPolicy()
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What holds for a lead: all layers together."""
+    """The policy of a lead: all layers together."""
 
     windows: tuple[Window, ...]
     packs: tuple[Pack, ...]
@@ -159,10 +159,10 @@ class Effective:
     price: Price
     retries: Retries
     prechecks: tuple[HttpCheck, ...]
-    # A pass is good for the checks that were asked, not for those that replaced them.
+    # A pass is valid for the checks that ran, not for those that replaced them.
     checks_hash: bytes
     recent_contact: RecentContact | None
-    # As the layers say; `abandon_max_of` has what packs say of a person's number.
+    # By the layers; `abandon_max_of` adds the packs that apply to a person's number.
     abandon_max: float = 0.0
     abandon_threshold_s: float = abandonment.THRESHOLD_S
     abandon_window_h: int | None = None
@@ -197,7 +197,7 @@ class Effective:
         return max((rule.ring_min_s or 0 for rule in self._on_abandoned(phone)), default=0)
 
     def message_on_abandonment(self, phone: str, *, caller: str, number: str) -> str:
-        """What this person hears who answered and finds no agent: the policy's words, else those of a pack."""
+        """The message for this person's abandoned call: the policy's, else that of a pack."""
         by_pack = (rule.message for rule in self._on_abandoned(phone) if rule.message)
         message = self.abandon_message or next(by_pack, NAMES_THE_CALLER)
         return abandon_message.spoken(message, caller=caller, number=number)
@@ -206,18 +206,20 @@ class Effective:
         return [pack.abandoned_calls for pack in self.packs if pack.abandoned_calls and pack.concerns(phone)]
 
     def opening(self, phone: str, zone: str | None, at: datetime) -> Opening | None:
-        """When this person may be called, from `at` on. None: never. `zone` is the lead's own, where it gives one."""
+        """When this person may be called, from `at` on. None: never. `zone` is the lead's own, if it has one."""
         rules = self.rules_of(phone, zone)
         return windows.next_opening(rules, at) if rules else Opening(at, None)
 
     def rules_of(self, phone: str, zone: str | None) -> tuple[WindowRule, ...]:
         by_pack = (pack.windows for pack in self.packs if pack.concerns(phone))
-        found: tuple[Window, ...] = sum(by_pack, self.windows)
-        if not found:
+        in_force: tuple[Window, ...] = sum(by_pack, self.windows)
+        if not in_force:
             return ()
-        given = zone or self.timezone
-        zones = (given,) if given else zones_of(phone)
-        return tuple(WindowRule(window, (window.timezone,) if window.timezone else zones) for window in found)
+        own_zone = zone or self.timezone
+        zones = (own_zone,) if own_zone else zones_of(phone)
+        return tuple(
+            WindowRule(window, (window.timezone,) if window.timezone else zones) for window in in_force
+        )
 
 
 def resolve(
@@ -265,7 +267,7 @@ class PolicyProblem:
 def problems(
     policy: CallingPolicy, scope: Scope, above: Sequence[CallingPolicy], now: datetime
 ) -> list[PolicyProblem]:
-    """What is wrong with a layer that its shape alone does not show. `above` are the layers it adds to."""
+    """Problems of a layer that its schema does not show. `above` are the layers it adds to."""
     return [
         *(
             PolicyProblem(name, f"Only {who} may set this.")
@@ -286,7 +288,7 @@ def _unknown_packs(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Ite
 
 
 def _raised(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Iterator[PolicyProblem]:
-    """A share above that of a higher layer would do nothing: better to hear so."""
+    """A share above that of a higher layer would have no effect: the tenant should know."""
     allowed = _least(layer.abandon_max for layer in above)
     if allowed is not None and policy.abandon_max is not None and policy.abandon_max > allowed:
         yield PolicyProblem(
@@ -306,10 +308,10 @@ _NEVER_OPENS = PolicyProblem(
 
 
 def _never_opens(layers: Sequence[CallingPolicy], now: datetime) -> bool:
-    """Judged as if all callees were in one place; of those who are not, ingest and the dial speak one by one."""
-    found = [window for layer in layers for window in layer.windows]
+    """Judged as if all callees were in one place; ingest and the dial judge each of the others."""
+    in_force = [window for layer in layers for window in layer.windows]
     zone = _nearest([layer.timezone for layer in layers]) or "UTC"
-    rules = tuple(WindowRule(window, (window.timezone or zone,)) for window in found)
+    rules = tuple(WindowRule(window, (window.timezone or zone,)) for window in in_force)
     return bool(rules) and windows.next_opening(rules, now) is None
 
 

@@ -1,8 +1,8 @@
 """The fold: what a call's events add up to. Pure and total.
 
-Events come late, doubled and in any order, so each fact is taken on its own and none is ever taken back: folding the
-same events again, or in another order, gives the same facts. What is readable of an event is used, because an end that
-is not heard of keeps a channel for hours; only an event of no known kind is unreadable.
+Events come late, doubled and in any order, so each fact is taken on its own and none is ever revoked: folding the same
+events again, or in another order, gives the same facts. The readable part of an event is used, because a missed end
+holds a channel for hours; only an event of no known kind is unreadable.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,8 +22,8 @@ _PROVES: Mapping[str, AttemptState | None] = {
     "machine": None,
     "recording": None,
     "reported": None,
-    # What the carrier was told to do with the call; its word on the stream to the agent; and the agent's own that it
-    # did not take it.
+    # The document that the carrier got for the call; the carrier's report on the stream to the agent; and the agent's
+    # own that it refused the stream.
     "document": None,
     "stream_began": None,
     "stream_failed": None,
@@ -41,12 +41,12 @@ INT_MAX = 2**31 - 1
 
 
 class Fact(Value, frozen=True):
-    """What one event says."""
+    """The content of one event."""
 
     proves: AttemptState | None
     at: datetime
     call_id: str | None = None
-    # Further names of the same call. Without a name that can be compared it is not known whose fact it is.
+    # Further ids of the same call. Without a comparable id it is unknown to which call the fact belongs.
     other_ids: tuple[str, ...] = ()
     is_comparable: bool = True
     reason: str | None = None
@@ -63,7 +63,7 @@ class UnreadableEvent(Value, frozen=True):
 
 
 def read(payload: object, arrived_at: datetime) -> Fact | UnreadableEvent:
-    """Take from an event what can be used. A time that cannot be is replaced by that of the arrival."""
+    """Take the usable part of an event. An unusable time is replaced by that of the arrival."""
     if not isinstance(payload, Mapping):
         return UnreadableEvent("it is no JSON object")
     kind = payload.get("kind")
@@ -86,9 +86,9 @@ def read(payload: object, arrived_at: datetime) -> Fact | UnreadableEvent:
     )
 
 
-def told_apart(call_id: str | None, facts: Iterable[Fact]) -> tuple[list[Fact], list[Fact]]:
+def separate_foreign(call_id: str | None, facts: Iterable[Fact]) -> tuple[list[Fact], list[Fact]]:
     """The facts of the attempt's own call, and those of another: a request that was doubled on its way makes two calls
-    under one attempt. Whose id is known is its own; else the first that is named."""
+    under one attempt. The call with the known id is its own; else the first that has one."""
     ordered = sorted(facts, key=_order)
     known = call_id or next((fact.call_id for fact in ordered if fact.call_id and fact.is_comparable), None)
     own: list[Fact] = []
@@ -109,14 +109,14 @@ def fold(before: CallFacts, facts: Iterable[Fact]) -> CallFacts:
 
 
 def _order(fact: Fact) -> tuple[object, ...]:
-    """Total, so that what two contradicting events add up to does not hang on which of them came first. Of two that
-    tell the same moment, the one that says more counts; a call of no seconds says more than one of unknown length."""
-    said = (fact.call_id, fact.reason, fact.duration_s, fact.cost_micros, fact.cost_currency)
-    return _ORDER[fact.proves], fact.at, *((value is None, value) for value in said)
+    """A total order, so that the result of two contradicting events does not depend on which of them came first. Of two
+    with the same time, the one with more content counts; a duration of 0 s is more than an unknown one."""
+    content = (fact.call_id, fact.reason, fact.duration_s, fact.cost_micros, fact.cost_currency)
+    return _ORDER[fact.proves], fact.at, *((value is None, value) for value in content)
 
 
-def found(facts: CallFacts) -> CallFacts:
-    """A call of which we were in doubt, or that we had given up: why and when is nothing of the call itself."""
+def without_doubt(facts: CallFacts) -> CallFacts:
+    """A call that was in doubt or written off: the reason and the time of that are no facts of the call itself."""
     if facts.state is AttemptState.IN_DOUBT or facts.state in GIVEN_UP:
         return replace(facts, ended_at=None, end_reason=None, duration_s=None)
     return facts
@@ -124,32 +124,32 @@ def found(facts: CallFacts) -> CallFacts:
 
 def _add(known: CallFacts, fact: Fact) -> CallFacts:
     if fact.proves is not None and fact.proves in ATTEMPT_MOVES[known.state]:
-        known = found(known)
-    news: dict[str, Any] = {
-        # Of those who say different things, whoever heard a machine, or missed an agent, heard more.
-        "is_machine": _either(known.is_machine, fact.is_machine, told=True),
-        "agent_joined": _either(known.agent_joined, fact.agent_joined, told=False),
-        # A stream that broke has begun before; one that could not be opened may be opened at another pod.
-        "stream_began": _either(known.stream_began, fact.stream_began, told=True),
+        known = without_doubt(known)
+    changes: dict[str, Any] = {
+        # If reports differ, the one that detected a machine, or missed an agent, counts.
+        "is_machine": _either(known.is_machine, fact.is_machine, wins=True),
+        "agent_joined": _either(known.agent_joined, fact.agent_joined, wins=False),
+        # A stream that broke had begun before; one that could not be opened may be opened at another pod.
+        "stream_began": _either(known.stream_began, fact.stream_began, wins=True),
     }
     if known.carrier_cost_micros is None and fact.cost_micros is not None:
-        news |= {"carrier_cost_micros": fact.cost_micros, "carrier_cost_currency": fact.cost_currency}
+        changes |= {"carrier_cost_micros": fact.cost_micros, "carrier_cost_currency": fact.cost_currency}
     if fact.proves is not None:
-        news |= {"state": _furthest(known.state, fact.proves), "call_id": known.call_id or fact.call_id}
+        changes |= {"state": _furthest(known.state, fact.proves), "call_id": known.call_id or fact.call_id}
     match fact.proves:
         case AttemptState.RINGING:
-            news["ringing_at"] = known.ringing_at or fact.at
+            changes["ringing_at"] = known.ringing_at or fact.at
         case AttemptState.ANSWERED:
-            news["answered_at"] = known.answered_at or fact.at
+            changes["answered_at"] = known.answered_at or fact.at
         case AttemptState.ENDED if known.ended_at is None:
-            news |= {"ended_at": fact.at, "end_reason": fact.reason, "duration_s": fact.duration_s}
-            news["answered_at"] = known.answered_at or _must_have_answered_at(fact)
-    return replace(known, **news)
+            changes |= {"ended_at": fact.at, "end_reason": fact.reason, "duration_s": fact.duration_s}
+            changes["answered_at"] = known.answered_at or _must_have_answered_at(fact)
+    return replace(known, **changes)
 
 
 def _must_have_answered_at(end: Fact) -> datetime | None:
-    """Of a call whose answer nobody told us: one that ended `completed` after somebody talked was answered. Carriers
-    say `completed` of 0 s, too, when a call that rings is hung up."""
+    """Of a call without an answer webhook: one that ended `completed` after a talk was answered. Carriers also report
+    `completed` with 0 s when a ringing call is hung up."""
     if end.reason != "completed" or end.duration_s == 0:
         return None
     return end.at - min(timedelta(seconds=end.duration_s or 0), EARLIER_MAX)
@@ -159,8 +159,8 @@ def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _either(one: bool | None, other: bool | None, *, told: bool) -> bool | None:
-    return told if told in (one, other) else one if one is not None else other
+def _either(one: bool | None, other: bool | None, *, wins: bool) -> bool | None:
+    return wins if wins in (one, other) else one if one is not None else other
 
 
 def _furthest(state: AttemptState, proved: AttemptState) -> AttemptState:
@@ -176,7 +176,7 @@ def _moment(value: Any, arrived_at: datetime) -> datetime:
 
 
 def _machine(answered_by: Any) -> bool | None:
-    """Carriers say `human`, `machine`, `machine_end_beep`, `fax`, or that they do not know."""
+    """Carriers send `human`, `machine`, `machine_end_beep`, `fax`, or that they do not know."""
     text = answered_by.lower() if isinstance(answered_by, str) else ""
     if text.startswith(("machine", "fax", "voicemail")):
         return True
@@ -184,13 +184,13 @@ def _machine(answered_by: Any) -> bool | None:
 
 
 def _reason(payload: Mapping[Any, Any]) -> str | None:
-    """Why a call ended; with the carrier's code, if it failed for our sake."""
+    """Why a call ended; with the carrier's code, if it failed because of us."""
     reason, fault = _text(payload.get("reason")), _text(payload.get("fault"))
     return _text(f"{FAILED_FOR_US}{fault}") if fault and reason != "completed" else reason
 
 
 def _text(value: Any) -> str | None:
-    """None for what Postgres could not store or index."""
+    """None for text that Postgres could not store or index."""
     is_text = isinstance(value, str) and 0 < len(value) <= TEXT_LENGTH_MAX and value.isprintable()
     return value if is_text else None
 

@@ -1,4 +1,4 @@
-"""What the parts of a calling policy have in common: values, checked when they are read and never changed."""
+"""The base of all parts of a calling policy: values, checked when they are read and never changed."""
 
 from functools import cache
 from typing import Annotated
@@ -15,7 +15,7 @@ class Frozen(BaseModel):
 
 @cache
 def _zones() -> frozenset[str]:
-    """Read once: it walks over the files of all zones, and a lead may name one."""
+    """Cached: it reads the files of all zones, and every lead may name one."""
     return frozenset(available_timezones())
 
 

@@ -1,4 +1,4 @@
-"""Taking a lead in: from a request to a `NewLead`, or to every reason why not.
+"""Ingest: from a request to a `NewLead`, or to every reason why not.
 
 Nothing here reads or writes: the caller looks up the merchant's `Admission` first and inserts afterwards.
 """
@@ -142,7 +142,7 @@ def prepare(
     payload_bytes_max: int = PAYLOAD_BYTES_MAX,
     openings: OpeningCache | None = None,
 ) -> NewLead | LeadRefused:
-    """Check what the shape alone cannot tell, normalise, and find the first lawful moment to call."""
+    """Check what the schema cannot, normalise, and find the first allowed time to call."""
     phone = _phone(request, admission)
     problems = tuple(_problems(request, admission, payload_bytes_max))
     if isinstance(phone, FieldProblem):
@@ -177,7 +177,8 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a lead is to be called. No due time: when it is wanted. Deferred: wanted now, and its window is closed."""
+    """When a lead is to be called. No due time: when it is requested. Deferred: requested now, and its window is
+    closed."""
 
     due_at: datetime | None = None
     closes_at: datetime | None = None
@@ -190,8 +191,8 @@ AS_WANTED = Timing()
 def timing(
     phone: str, zone: str | None, wanted_at: datetime | None, admission: Admission, openings: OpeningCache
 ) -> Timing | FieldProblem:
-    """The first moment at which the calling policy lets this person be called. The dial looks again: this one saves it
-    from being asked in vain, and tells the caller at once what will never be."""
+    """The first time at which the calling policy allows this call. The dial checks again: checking here saves it
+    refused grants, and reports to the client at once what will never be called."""
     policy = effective(*admission.policy)
     if not policy.permits(phone):
         return FieldProblem("phone", "This merchant may not call numbers that begin like this one.")
@@ -212,9 +213,9 @@ def effective(*layers: str | None) -> Effective:
 
 
 def fingerprint(request: LeadRequest, phone: str, scheduled_at: datetime | None) -> bytes:
-    """Of what was asked for, normalised: another spelling of the phone or the moment is the same request.
+    """Of the normalised request: another spelling of the phone or the time is the same request.
 
-    The pool is taken as it was named, not as it was found: a repeated request stays the same after the
+    The pool counts as the request names it, not as it was resolved: a repeated request stays the same after the
     merchant's default has changed.
     """
     content: tuple[Any, ...] = (
@@ -272,7 +273,7 @@ def moment_problem(moment: datetime | None) -> FieldProblem | None:
 
 
 def expiry_problem(expires_at: datetime | None, scheduled_at: datetime | None) -> FieldProblem | None:
-    """A moment that has passed is none: the same request, repeated later, still has the same answer."""
+    """A time that has passed is no problem: the same request, repeated later, still has the same answer."""
     if expires_at is None:
         return None
     if not _fits_utc(expires_at):
@@ -297,7 +298,7 @@ def _no_pool(request: LeadRequest) -> FieldProblem:
 
 
 def _fits_utc(moment: datetime) -> bool:
-    """With room for a year of calling windows after it."""
+    """Leaves room for a year of calling windows after it."""
     try:
         return moment.astimezone(UTC).year < YEAR_MAX
     except OverflowError:

@@ -1,7 +1,7 @@
 """Counting rules: how often a person may be called, how much a merchant may do in a day. Pure.
 
-Only calls that were placed count. A limiter that counts what it refused refills itself; here a refusal leaves no trace
-in what is counted.
+Only placed calls count. A limiter that counts what it refused refills itself; here a refusal leaves no trace in the
+counts.
 """
 
 import math
@@ -18,7 +18,7 @@ from trunkline.leads.immutable import Frozen
 from trunkline.model import PersonCalls, PersonQuestion
 from trunkline.value import Value
 
-# An exact moment would tell a tenant when another one called; a quarter of an hour does not.
+# An exact time would show a tenant when another one called; one rounded to 15 minutes does not.
 ROUND_S = 900
 
 
@@ -39,17 +39,17 @@ class CallsPerPerson(Frozen):
     window_s: int = Field(3600, ge=60, le=604_800)
 
 
-def person_free_at(question: PersonQuestion, found: PersonCalls, at: datetime) -> datetime | None:
-    """When the person may be called again; None is at that moment. Rounded where an exact moment would tell on another
-    tenant."""
-    if found.calls < question.max_calls or found.oldest_at is None:
+def person_free_at(question: PersonQuestion, history: PersonCalls, at: datetime) -> datetime | None:
+    """When the person may be called again; None means at `at`. Rounded where an exact time would show another tenant's
+    call."""
+    if history.calls < question.max_calls or history.oldest_at is None:
         return None
-    free_at = found.oldest_at + timedelta(seconds=question.window_s)
-    if free_at <= at and found.calls <= question.max_calls:
+    free_at = history.oldest_at + timedelta(seconds=question.window_s)
+    if free_at <= at and history.calls <= question.max_calls:
         return None
-    # Of more calls than are allowed the oldest is not enough. When the next one is, is known once these are written.
+    # With more calls than allowed the oldest is not enough. When the next one expires is counted at the next try.
     free_at = max(free_at, at)
-    return free_at if found.all_own else rounded_up(free_at)
+    return free_at if history.all_own else rounded_up(free_at)
 
 
 def rounded_up(moment: datetime) -> datetime:
@@ -58,7 +58,7 @@ def rounded_up(moment: datetime) -> datetime:
 
 
 class Day(Value, frozen=True):
-    """A day in some time zone: its name, its first moment, and the first of the day after."""
+    """A day in some time zone: its name, its first moment, and the first of the next day."""
 
     name: date
     first_at: datetime
@@ -66,7 +66,7 @@ class Day(Value, frozen=True):
 
 
 def day_of(now: datetime, zone: str | None) -> Day:
-    """The merchant's day that this moment is in."""
+    """The merchant's day at this time."""
     clock = ZoneInfo(zone or "UTC")
     return _day(now.astimezone(clock).date(), clock)
 
@@ -81,7 +81,7 @@ def _day(today: date, clock: ZoneInfo) -> Day:
 
 @dataclass(slots=True)
 class Pace:
-    """Starts are spaced evenly: one every `interval_s`. Without an interval only a set-back counts."""
+    """Starts are spaced evenly: one every `interval_s`. Without an interval only a throttling by the carrier counts."""
 
     kind: str
     subject: str
@@ -90,8 +90,8 @@ class Pace:
 
 
 def start_together(paces: Sequence[Pace], earliest_at: datetime, within_s: float) -> datetime | Pace:
-    """The moment at which all of these paces let a call start. If it cannot start soon after its earliest, the pace
-    that stands in its way."""
+    """The time at which all of these paces let a call start. If it cannot start soon after its earliest, the pace that
+    delays it most."""
     start_at = max([earliest_at, *(pace.next_start_at for pace in paces)])
     if start_at > earliest_at + timedelta(seconds=within_s):
         return max(paces, key=lambda pace: pace.next_start_at)
@@ -99,7 +99,7 @@ def start_together(paces: Sequence[Pace], earliest_at: datetime, within_s: float
 
 
 def advance(paces: Iterable[Pace], start_at: datetime) -> None:
-    """A call starts then: each of its paces goes on from there."""
+    """A call starts then: each of its paces continues from there."""
     for pace in paces:
         if pace.interval_s is not None:
             pace.next_start_at = start_at + timedelta(seconds=pace.interval_s)

@@ -1,7 +1,7 @@
-"""The outcome of a call, decided once, by one pure function, from facts of three witnesses.
+"""The outcome of a call, decided once, by one pure function, from the facts of three sources.
 
-The carrier says whether somebody answered, the session whether an agent took part, the agent what came of it. Whoever
-was nearest to the conversation is believed first. A witness that has said nothing takes nothing away.
+The carrier reports whether the call was answered, the session whether an agent took part, the agent the result. The
+source nearest to the conversation counts first. A source without a report changes nothing.
 """
 
 import re
@@ -10,9 +10,9 @@ from datetime import datetime
 from trunkline.model import Agent, Outcome
 from trunkline.value import Value
 
-# Shorter than this, with an agent on the line that had nothing to report, nobody talked.
+# Shorter than this, with an agent that reported no result, there was no conversation.
 EARLY_HANGUP_S = 5
-WORD_MAX = 60
+DISPOSITION_MAX = 60
 
 _REASONS = {
     "no_answer": "NO_ANSWER",
@@ -20,9 +20,11 @@ _REASONS = {
     "canceled": "CANCELED",
     "timeout": "TIMEOUT",
 }
-# Words of an agent that mean what we mean by them.
-_SHARED_WORDS = {outcome.value: outcome for outcome in (Outcome.BUSY, Outcome.VOICEMAIL, Outcome.TRANSFERRED)}
-# A word that no agent can say of its own call.
+# Dispositions of an agent that have the same meaning as ours.
+_SHARED_DISPOSITIONS = {
+    outcome.value: outcome for outcome in (Outcome.BUSY, Outcome.VOICEMAIL, Outcome.TRANSFERRED)
+}
+# A disposition that no agent can report of its own call.
 _CONTRADICTION = Outcome.NO_AGENT.value
 
 
@@ -32,8 +34,8 @@ class CarrierFacts(Value, frozen=True):
     duration_s: int | None = None
 
 
-class Witnesses(Value, frozen=True):
-    """What is known of an agent at an answered call. None is "not known"."""
+class AgentEvidence(Value, frozen=True):
+    """The evidence of an agent at an answered call. None is unknown."""
 
     # The carrier runs the agent itself, or the document sent the call to agents that are not ours.
     is_external: bool = False
@@ -41,17 +43,17 @@ class Witnesses(Value, frozen=True):
     has_joined: bool = False
     # False: the document that the carrier got had no stream, or the pod refused it.
     given: bool | None = None
-    # The carrier's word on the stream: it began, or it could not be opened.
+    # The carrier's report on the stream: it began, or it could not be opened.
     stream_began: bool | None = None
-    # Its pod sent a heartbeat while the call lived, long enough after it was given, and did not name the call.
+    # The pod sent a heartbeat during the call, long enough after the assignment, that did not name it.
     is_unnamed: bool = False
 
 
 class SessionFacts(Value, frozen=True):
-    """None is "not known"."""
+    """None is unknown."""
 
     agent: Agent | None = None
-    # It has reported, with or without a word of its own.
+    # The agent has reported, with or without a disposition of its own.
     has_reported: bool = False
     is_machine: bool | None = None
     was_transferred: bool | None = None
@@ -70,38 +72,38 @@ class Facts(Value, frozen=True):
 
     @property
     def was_answered(self) -> bool:
-        """A call that the carrier calls completed was answered, even if that webhook was lost."""
+        """A call that the carrier reports as completed was answered, even if that webhook was lost."""
         return self.carrier.answered_at is not None or self.carrier.end_reason == "completed"
 
 
 class CallVerdict(Value, frozen=True):
-    """`word` is the agent's own, where it has one: it stands in the place of the outcome."""
+    """`word` is the agent's own disposition, if it has one: it replaces the outcome."""
 
     outcome: Outcome
     reason: str | None = None
     word: str | None = None
 
 
-def agent_of(seen: Witnesses) -> Agent:
-    """Who took an answered call. Where agents are not ours to see, the document that we sent is all there is. Of ours
-    the agent's own voice counts most; then what we ourselves did with the call; then what the carrier saw of the
-    stream; at last what a pod did not say. Where nobody speaks it stays unknown: in doubt nobody is rung again."""
-    if seen.is_external:
+def agent_of(evidence: AgentEvidence) -> Agent:
+    """Who took an answered call. Where agents are external, the document that we sent is the only evidence. For ours
+    the agent's own report counts most; then what we did with the call; then the carrier's report on the stream; at last
+    a heartbeat that did not name it. Without evidence it stays unknown: in doubt the lead is not called again."""
+    if evidence.is_external:
         return Agent.EXTERNAL
-    if seen.has_joined:
+    if evidence.has_joined:
         return Agent.JOINED
-    if seen.given is False:
+    if evidence.given is False:
         return Agent.NONE
-    if seen.stream_began is not None:
-        return Agent.JOINED if seen.stream_began else Agent.NONE
-    return Agent.NONE if seen.is_unnamed else Agent.UNKNOWN
+    if evidence.stream_began is not None:
+        return Agent.JOINED if evidence.stream_began else Agent.NONE
+    return Agent.NONE if evidence.is_unnamed else Agent.UNKNOWN
 
 
 def verdict(facts: Facts) -> CallVerdict:
     if not facts.was_answered:
         return _unanswered(facts.carrier.end_reason or "")
     if facts.agent.disposition is not None:
-        return _as_the_agent_says(facts.agent.disposition)
+        return _by_disposition(facts.agent.disposition)
     session = facts.session
     if session.was_transferred:
         return CallVerdict(Outcome.TRANSFERRED)
@@ -120,9 +122,9 @@ def _unanswered(end_reason: str) -> CallVerdict:
     return CallVerdict(Outcome.NO_ANSWER, _REASONS.get(end_reason, "FAILED"))
 
 
-def _as_the_agent_says(disposition: str) -> CallVerdict:
-    word = re.sub(r"[^A-Z0-9]+", "_", disposition.upper()).strip("_")[:WORD_MAX]
-    if shared := _SHARED_WORDS.get(word):
+def _by_disposition(disposition: str) -> CallVerdict:
+    word = re.sub(r"[^A-Z0-9]+", "_", disposition.upper()).strip("_")[:DISPOSITION_MAX]
+    if shared := _SHARED_DISPOSITIONS.get(word):
         return CallVerdict(shared)
     if word == _CONTRADICTION:
         return CallVerdict(Outcome.ANSWERED, word)

@@ -1,4 +1,4 @@
-"""What a lead's payload may hold. It is stored as jsonb and comes back as it was."""
+"""Which payloads of leads are allowed. They are stored as jsonb and come back unchanged."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import msgspec
 DEPTH_MAX = 32
 _INT_MAX = 2**63 - 1
 
-# Sorted keys: two spellings of one object have one encoding, which is what a fingerprint needs.
+# Sorted keys: two spellings of one object have one encoding, as a fingerprint needs.
 encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -21,7 +21,7 @@ def problem(payload: dict[str, Any], *, bytes_max: int) -> str | None:
 
 
 def _is_plain(payload: dict[str, Any]) -> bool:
-    """Names with ASCII texts and numbers, as in most payloads: there is nothing in them to look at more closely."""
+    """Names with ASCII texts and numbers, as in most payloads: these need no further check."""
     return all(
         name.isascii()
         and "\x00" not in name

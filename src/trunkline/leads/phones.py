@@ -1,11 +1,10 @@
 """From what people write to E.164, or a sentence that says what is wrong with it.
 
-A number only has to be possible, not known to be assigned: ranges open faster than any list of them. But when
-the parser changed digits to make sense of the input, the result has to be a known one: a wrong guess rings a
-stranger.
+A number only has to be possible, not known to be assigned: ranges open faster than any list of them. But when the
+parser changed digits to make sense of the input, the result has to be a known one: a wrong guess calls a stranger.
 
-The library takes some 20 µs for a number. One that is written as E.164 already, and of which it would change nothing,
-is recognised in one: see `_is_plain`.
+The library takes some 20 µs for a number. `_is_plain` recognises one that is E.164 already, and that the library would
+not change, in 1 µs.
 """
 
 import re
@@ -47,7 +46,7 @@ def to_e164(text: str, default_region: str | None) -> str | BadPhone:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether the library would take this text as it is. Said of fewer numbers than that is true of, never of more.
+    """Whether the library would take this text as it is. May be False for such a text, never True for another.
 
     It would if the length is one that the country uses, and if nothing at the front could be a prefix for calls within
     the country, which it strips.
@@ -63,7 +62,7 @@ def _is_plain(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the numbers of a country calling code look like."""
+    """The numbering plan of a country calling code."""
 
     lengths: frozenset[int]
     prefix: re.Pattern[str]

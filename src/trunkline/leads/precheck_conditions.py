@@ -1,4 +1,4 @@
-"""Pre-checks: what a tenant's own system is asked before a lead is called, and what its answer must be. Pure."""
+"""Pre-checks: the request to a tenant's own system before a lead is called, and the conditions on its reply. Pure."""
 
 from datetime import timedelta
 from hashlib import sha256
@@ -40,7 +40,7 @@ class Condition(Frozen):
 
 
 class HttpCheck(Frozen):
-    """Asked with the lead as JSON. It passes if the answer is 2xx and every condition holds."""
+    """A request with the lead as JSON. It passes if the reply is 2xx and every condition holds."""
 
     url: WebUrl
     method: Literal["GET", "POST"] = "POST"
@@ -70,27 +70,27 @@ _MISSING = object()
 
 
 def holds(condition: Condition, answer: Any) -> bool:
-    """Comparing things that cannot be compared is false, never an error: the answer is the other side's."""
-    found = _at(answer, condition.path.split("."))
+    """A comparison of values that cannot be compared is false, never an error: the reply is the tenant's."""
+    value = _at(answer, condition.path.split("."))
     match condition.operator:
         case "exists":
-            return found is not _MISSING
+            return value is not _MISSING
         case "missing":
-            return found is _MISSING
-        case _ if found is _MISSING:
+            return value is _MISSING
+        case _ if value is _MISSING:
             return False
         case "equals":
-            return _same(found, condition.value)
+            return _same(value, condition.value)
         case "not_equals":
-            return not _same(found, condition.value)
+            return not _same(value, condition.value)
         case "contains":
-            return _contains(found, condition.value)
+            return _contains(value, condition.value)
         case "not_contains":
-            return not _contains(found, condition.value)
+            return not _contains(value, condition.value)
         case "in":
-            return isinstance(condition.value, tuple) and any(_same(found, each) for each in condition.value)
+            return isinstance(condition.value, tuple) and any(_same(value, each) for each in condition.value)
         case _:
-            return _ordered(condition.operator, found, condition.value)
+            return _ordered(condition.operator, value, condition.value)
 
 
 def _at(value: Any, path: list[str]) -> Any:
@@ -104,31 +104,31 @@ def _at(value: Any, path: list[str]) -> Any:
     return value
 
 
-def _same(found: Any, wanted: Any) -> bool:
+def _same(value: Any, expected: Any) -> bool:
     """1 is 1.0, and neither is true."""
-    return bool(isinstance(found, bool) == isinstance(wanted, bool) and found == wanted)
+    return bool(isinstance(value, bool) == isinstance(expected, bool) and value == expected)
 
 
-def _contains(found: Any, wanted: Any) -> bool:
-    if isinstance(found, str):
-        return isinstance(wanted, str) and wanted in found
-    if isinstance(found, list):
-        return any(_same(each, wanted) for each in found)
-    return isinstance(found, dict) and wanted in found
+def _contains(value: Any, expected: Any) -> bool:
+    if isinstance(value, str):
+        return isinstance(expected, str) and expected in value
+    if isinstance(value, list):
+        return any(_same(each, expected) for each in value)
+    return isinstance(value, dict) and expected in value
 
 
-def _ordered(operator: str, found: Any, wanted: Any) -> bool:
-    if not (_is_number(found) and _is_number(wanted)):
+def _ordered(operator: str, value: Any, expected: Any) -> bool:
+    if not (_is_number(value) and _is_number(expected)):
         return False
     match operator:
         case "gt":
-            return bool(found > wanted)
+            return bool(value > expected)
         case "gte":
-            return bool(found >= wanted)
+            return bool(value >= expected)
         case "lt":
-            return bool(found < wanted)
+            return bool(value < expected)
         case _:
-            return bool(found <= wanted)
+            return bool(value <= expected)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Whether a lead that has finished may be called again by a person's order. Pure.
+"""Whether a finished lead may be called again by a person's order. Pure.
 
 An order loosens nothing: lists, windows and destinations are judged as for a new lead, limits as for every dial.
-Attempts go on counting over all orders, so that none of them passes the cap of attempts of one lead.
+Attempts of all orders count together, so that none of them exceeds the cap of attempts of one lead.
 """
 
 from enum import StrEnum
@@ -11,9 +11,9 @@ from trunkline.states import LeadStatus
 from trunkline.store.lead_reopenings import ReopeningFacts
 from trunkline.store.leads import Lead
 
-# As many as a lead may ever have: the schema and the API know no more.
+# The most that a lead may ever have: the schema and the API allow no more.
 ATTEMPTS_MAX = 20
-# Their leads are ended by the platform itself, so a new call would be ended at once.
+# The platform ends their leads, so it would end a new call at once.
 _CLOSED_CAMPAIGNS = frozenset({"STOPPING", "STOPPED"})
 
 
@@ -46,7 +46,7 @@ SENTENCES: dict[ReopenRefusal, str] = {
 
 
 def refusal(lead: Lead, facts: ReopeningFacts, max_attempts: int | None) -> ReopenRefusal | None:
-    """What forbids it, by what is known under the lead's lock; the policy is asked by whoever can."""
+    """What forbids it, from the facts under the lead's lock; the caller judges the policy."""
     if lead.status != LeadStatus.FINISHED:
         return ReopenRefusal.NOT_FINISHED
     if facts.is_live:
@@ -61,6 +61,6 @@ def refusal(lead: Lead, facts: ReopeningFacts, max_attempts: int | None) -> Reop
 
 
 def attempts_max(lead: Lead, wanted: int | None) -> int | None:
-    """Its attempts at most, those of earlier orders counted. At least one more than it had; None: it may have none."""
+    """The most attempts, those of earlier orders counted. At least one more than it had; None: it may have none."""
     allowed = max(wanted or lead.max_attempts, lead.attempt_count + 1)
     return allowed if allowed <= ATTEMPTS_MAX else None

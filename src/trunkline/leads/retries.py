@@ -1,6 +1,6 @@
 """Whether and when a lead is called again. Pure.
 
-One budget per lead: `max_attempts` counts all attempts but those that ended by our failing, so rules never stack on
+One budget per lead: `max_attempts` counts all attempts but those that failed because of us, so rules never stack on
 each other. A rule says how long to wait after an outcome, or that the outcome ends the lead; it never adds an attempt.
 """
 
@@ -49,7 +49,7 @@ class Retries(Frozen):
         if rule is not None and rule.delays_s:
             delay_s = rule.delays_s[min(failures, len(rule.delays_s)) - 1]
         else:
-            # Exponents are bounded by the budget of 20 attempts; the bound here is for whoever calls with more.
+            # Exponents are bounded by the budget of 20 attempts; this bound is for callers with more.
             delay_s = self.base_s * self.factor ** (min(failures, 64) - 1)
         return min(delay_s, self.delay_max_s)
 

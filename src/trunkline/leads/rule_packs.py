@@ -1,10 +1,10 @@
-"""Policy packs: legal calling hours and rules on abandoned calls as people expect them, dated: one that nobody has
-compared with the law for a year is warned about.
+"""Policy packs: legal calling hours and rules on abandoned calls, dated: the API and the doctor warn about a pack that
+was not compared with the law for a year.
 
-Not legal advice. A pack concerns the numbers of its country or area codes, wherever the caller is. Packs add to each
+Not legal advice. A pack applies to the numbers of its country or area codes, wherever the caller is. Packs add to each
 other and to a tenant's own rules, and the strictest wins; a tenant whose lawyers read the law otherwise names none of
-them and writes windows of its own. The platform may edit them, and add others: its layer of policy carries what it
-edited, in the place of what is written here.
+them and writes windows of its own. The platform may edit them, and add others: its layer of policy holds the edited
+ones, which replace those here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,12 +24,12 @@ PackName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$", examples=[
 AreaPrefix = Annotated[str, Field(pattern=r"^\+[1-9][0-9]{0,14}$", examples=["+1405"])]
 
 
-# Rules change; a pack older than this is warned about, by the API and by the doctor.
+# Rules change; the API and the doctor warn about a pack older than this.
 OLD_AFTER = timedelta(days=365)
 
 
 class AbandonedCalls(Frozen):
-    """What is asked of whoever rings more people than it has agents for."""
+    """The rules of a country for abandoned calls."""
 
     max_share: Share | None = Field(
         None, description="Of the calls that a person answered, over 30 days. 0: an agent for every call."
@@ -41,7 +41,7 @@ class AbandonedCalls(Frozen):
 
 
 class Pack(Frozen):
-    """Without a country and without prefixes it concerns everybody."""
+    """Without a country and without prefixes it applies to all numbers."""
 
     name: PackName
     as_of: date = Field(description="When somebody last compared it with the law.")
@@ -76,10 +76,10 @@ def known_packs(edited: Iterable[Pack]) -> Mapping[str, Pack]:
 
 
 def named(name: str, known: Mapping[str, Pack]) -> Pack:
-    """A pack that was removed while somebody names it counts as all that there are: strict, and hard to miss."""
-    found = known.get(name)
-    if found is not None:
-        return found
+    """A pack that was removed while a policy names it counts as all packs together: strict, and hard to miss."""
+    pack = known.get(name)
+    if pack is not None:
+        return pack
     return Pack(
         name=name,
         as_of=date.min,
@@ -161,7 +161,7 @@ PACKS: dict[str, Pack] = {
         ),
         _pack(
             "gb-dma",
-            # The law in it, on abandoned calls, was compared then. Its hours are not of the law: the note dates them.
+            # The law in it, on abandoned calls, was compared then. Its hours are not law: the note dates them.
             date(2026, 11, 16),
             "United Kingdom, the industry's guide (compared on 2025-01-01), as no law names hours: 08:00 to 21:00 on "
             "weekdays, 09:00 to 21:00 on Saturdays, not on Sundays and public holidays. "

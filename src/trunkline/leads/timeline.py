@@ -1,8 +1,8 @@
-"""The order in which things happened to a lead. Pure.
+"""The order of a lead's events. Pure.
 
-Two clocks tell of a call: ours, and the carrier's, which has whole seconds and may be off. They are never compared.
-What happens to one attempt comes about in one order, whatever the clocks say and however its webhooks overtook each
-other; one attempt is made after the other; and everything else is set between by our clock.
+Two clocks date a call: ours, and the carrier's, which has whole seconds and may be off. They are never compared. The
+events of one attempt have one order, whatever the clocks show and however its webhooks overtook each other; attempts
+follow each other; and all other events are placed between them by our clock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from datetime import datetime
 
 from trunkline.store.lead_timeline import Happening
 
-# The steps of an attempt. What is none of them happened during the call or after it, by when we heard of it.
+# The steps of an attempt. Any other event happened during the call or after it, by the time of its arrival.
 _STEPS = {
     "intended": 0,
     "accepted": 1,
@@ -36,27 +36,27 @@ def in_order(happenings: Sequence[Happening]) -> list[Happening]:
 
 
 def _moments(steps: Sequence[Happening]) -> list[datetime]:
-    """When each step was at the latest, by our clock: before we heard of the steps that came after it."""
+    """When each step happened at the latest, by our clock: before the steps that came after it arrived."""
     moments: list[datetime] = []
     soonest: datetime | None = None
     for each in reversed(steps):
-        known = [moment for moment in (soonest, each.at if each.clock == "ours" else None) if moment]
-        # Only the carrier's clock knows of it, and nothing came after it.
-        moments.append(min(known, default=each.at))
-        soonest = min(known, default=None)
+        bounds = [moment for moment in (soonest, each.at if each.clock == "ours" else None) if moment]
+        # Only the carrier's clock dates it, and nothing came after it.
+        moments.append(min(bounds, default=each.at))
+        soonest = min(bounds, default=None)
     moments.reverse()
     return _not_falling(moments)
 
 
 def _not_falling(moments: Sequence[datetime]) -> list[datetime]:
-    risen: list[datetime] = []
+    ascending: list[datetime] = []
     for moment in moments:
-        risen.append(max(moment, risen[-1]) if risen else moment)
-    return risen
+        ascending.append(max(moment, ascending[-1]) if ascending else moment)
+    return ascending
 
 
 def _by_attempt(happenings: Iterable[Happening]) -> list[list[tuple[Happening, bool]]]:
-    """The attempts in their order, each step by step, and whether it is something that came after the call."""
+    """The attempts in their order, each step by step, and whether an event came after the call."""
     groups: dict[object, list[Happening]] = {}
     for each in happenings:
         if each.attempt_id is not None:

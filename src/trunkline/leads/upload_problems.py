@@ -20,7 +20,7 @@ class UploadProblem:
 
 
 def by_reason(results: Iterable[Mapping[str, Any]]) -> list[UploadProblem]:
-    """In the order in which the reasons come first. `results` are those of the API's answer."""
+    """In the order in which the reasons first occur. `results` are those of the API's response."""
     grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in results:
         grouped.setdefault((row["result"], row.get("code") or "", _why(row)), []).append(row)

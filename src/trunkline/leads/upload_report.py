@@ -1,4 +1,4 @@
-"""What became of each row of an upload. Kept on disk beyond a few thousand rows, and read back from there."""
+"""The result of each row of an upload. Stored on disk beyond a few thousand rows, and read back from there."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class UploadReport:
 
     def __init__(self, *, problems_only: bool = False) -> None:
         self.tally = UploadCounts()
-        # The first of them, at hand for an answer that is an error.
+        # The first of them, for a response that is an error.
         self.problems: list[RowResult] = []
         self._problems_only = problems_only
         self._lines = SpooledTemporaryFile(max_size=MEMORY_BYTES_MAX)  # noqa: SIM115 (closed with the report)
@@ -65,7 +65,7 @@ class UploadReport:
             self._lines.write(_encode(result) + b"\n")
 
     def lines(self) -> Iterator[bytes]:
-        """From the first on, each with its end."""
+        """From the first on, each with its line end."""
         self._lines.seek(0)
         yield from self._lines
 

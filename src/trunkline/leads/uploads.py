@@ -1,7 +1,7 @@
 """Rows of an upload, read as its bytes arrive: a JSON array, JSON lines, or CSV. Pure.
 
-A row that cannot be read is a row with an error, and those after it are read all the same. That is not possible in a
-JSON array whose syntax is broken: nobody knows where its next row begins, so the upload ends there.
+An unreadable row is a row with an error, and those after it are read all the same. That is not possible in a JSON array
+with broken syntax: where its next row begins is unknown, so the upload ends there.
 """
 
 import codecs
@@ -25,7 +25,7 @@ _NOT_UTF8 = "The row is not UTF-8."
 
 
 class UploadRow(NamedTuple):
-    """`no` counts from 1. Either a value or the reason why there is none."""
+    """`no` counts from 1. Either a value or the error."""
 
     no: int
     value: Any
@@ -34,15 +34,15 @@ class UploadRow(NamedTuple):
 
 class Rows(Protocol):
     def feed(self, chunk: bytes) -> Iterator[UploadRow]:
-        """The rows that are whole now."""
+        """The rows that are complete now."""
         ...
 
     def end(self) -> Iterator[UploadRow]:
-        """The rows that the end of the upload made whole."""
+        """The rows that the end of the upload completed."""
         ...
 
 
-# From a column to the field that it is; None: it is left out.
+# From a column to its field; None: the column is left out.
 Rename = Callable[[str], str | None]
 
 
@@ -56,7 +56,7 @@ class BrokenUpload(Exception):
 
 
 class LineSplitter:
-    """Splits bytes into lines. One that is too long is None: it is not kept, only its end is waited for."""
+    """Splits bytes into lines. A line that is too long is None: it is dropped until its end."""
 
     def __init__(self) -> None:
         self._tail = b""
@@ -80,7 +80,7 @@ class LineSplitter:
 
 
 class JsonLines:
-    """One object per line; empty lines count for nothing."""
+    """One object per line; empty lines do not count."""
 
     def __init__(self) -> None:
         self._lines = LineSplitter()
@@ -109,7 +109,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class JsonArray:
-    """The elements of one array. Only the element that is being read is kept."""
+    """The elements of one array. Only the element that is being read is held."""
 
     def __init__(self) -> None:
         self._decode_text = codecs.getincrementaldecoder("utf-8-sig")().decode
@@ -167,7 +167,7 @@ class JsonArray:
         self._at += 1
 
     def _element(self, is_end: bool) -> UploadRow | None:
-        """The next element, or None if it is not whole yet."""
+        """The next element, or None if it is not complete yet."""
         try:
             value, end = self._scan(self._text, self._at)
         except (ValueError, RecursionError):
@@ -175,7 +175,7 @@ class JsonArray:
                 raise BrokenUpload("bad_json", f"Row {self._no + 1} of the JSON array is broken.") from None
             return None
         if end == len(self._text) and not is_end and self._text[end - 1] not in "}]":
-            return None  # a number may go on
+            return None  # a number may continue
         self._at, self._awaits = end, ","
         self._no += 1
         return UploadRow(self._no, value)
@@ -198,12 +198,12 @@ class _Open:
 class CsvLines:
     """CSV whose first line names the columns: fields of a lead, and `payload.<name>` for parts of its payload.
 
-    Each physical line is looked at by itself, as long as no quote is open. If one is opened and never closed, that one
-    line is broken and reading goes on with the line after it: a lost quote must not swallow the rest of the file.
+    Each physical line is read by itself, as long as no quote is open. If one is opened and never closed, that line is
+    broken and reading continues with the next: a lost quote must not swallow the remaining file.
     """
 
     def __init__(self, fields: Sequence[str], numbers: frozenset[str], rename: Rename | None = None):
-        """`rename` says which field a column is, or None to leave the column out."""
+        """`rename` gives the field of a column, or None to leave the column out."""
         self._lines = LineSplitter()
         self._fields = frozenset(fields)
         self._numbers = numbers

@@ -1,8 +1,8 @@
-"""Calling windows: when somebody may be called, by the clock on their own wall. Pure.
+"""Calling windows: when a person may be called, by their local wall clock. Pure.
 
 An instant is judged by the wall clock it falls on, never the other way round: a wall time may not exist (spring) or
 exist twice (autumn), an instant always has one. The next opening is searched among the instants at which anything can
-change: the bounds of spans, midnights, and changes of the clock itself.
+change: the bounds of spans, midnights, and clock changes.
 """
 
 import re
@@ -24,7 +24,7 @@ Weekday: TypeAlias = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 WEEKDAYS: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 NEAR_DAYS = 8
-# A year and the longest run of closed days before it: whoever finds nothing in it is never called.
+# A year and the longest run of closed days before it: without an opening in it the lead is never called.
 FAR_DAYS = 400
 _DAY = timedelta(days=1)
 _WALL_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d|24:00")
@@ -87,7 +87,7 @@ class Window(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class WindowRule:
-    """A window in the time zones in which all of it must be open: of one callee, there may be several."""
+    """A window and the time zones of one callee, in all of which it must be open."""
 
     window: Window
     zones: tuple[str, ...]
@@ -102,7 +102,7 @@ class Opening:
 
 
 def is_open(rules: Iterable[WindowRule], at: datetime) -> bool:
-    """A rule without a zone is closed: nobody knows what time it is there."""
+    """A rule without a zone is closed: the local time is unknown."""
     return all(
         rule.zones and all(_covers(rule.window, at.astimezone(ZoneInfo(zone))) for zone in rule.zones)
         for rule in rules
@@ -110,34 +110,34 @@ def is_open(rules: Iterable[WindowRule], at: datetime) -> bool:
 
 
 def next_opening(rules: tuple[WindowRule, ...], at: datetime) -> Opening | None:
-    """The opening at this moment or the next one after it. None: it never opens.
+    """The opening at this time or the next one after it. None: it never opens.
 
-    Remembered per rules, because thousands of leads ask the same: until an opening has closed, it is the answer.
+    Cached per rules, because thousands of leads share them: an opening is the answer until it has closed.
     """
     at = at.astimezone(UTC)
-    found = _found.get(rules)
-    if found is None or not found.answers(at):
-        if len(_found) >= FOUND_MAX:
-            _found.clear()
-        found = _found[rules] = _Found(at, _search(rules, at))
-    opening = found.opening
+    search = _searches.get(rules)
+    if search is None or not search.answers(at):
+        if len(_searches) >= SEARCHES_MAX:
+            _searches.clear()
+        search = _searches[rules] = _Search(at, _search(rules, at))
+    opening = search.opening
     return opening and Opening(max(at, opening.opens_at), opening.closes_at)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What was found when it was asked at `asked_at`."""
+class _Search:
+    """The result of a search that began at `searched_at`."""
 
-    asked_at: datetime
+    searched_at: datetime
     opening: Opening | None
 
     def answers(self, at: datetime) -> bool:
         until = self.opening.closes_at if self.opening else None
-        return self.asked_at <= at < (until or self.asked_at + _DAY)
+        return self.searched_at <= at < (until or self.searched_at + _DAY)
 
 
-FOUND_MAX = 4096
-_found: dict[tuple[WindowRule, ...], _Found] = {}
+SEARCHES_MAX = 4096
+_searches: dict[tuple[WindowRule, ...], _Search] = {}
 
 
 def _search(rules: tuple[WindowRule, ...], at: datetime) -> Opening | None:
@@ -146,14 +146,14 @@ def _search(rules: tuple[WindowRule, ...], at: datetime) -> Opening | None:
 
 
 def _first_open(rules: tuple[WindowRule, ...], at: datetime) -> datetime | None:
-    """Searched with one zone for all whose clocks go alike: a country has forty names for ten clocks."""
-    few = tuple(WindowRule(rule.window, _unlike(rule.zones, at.date())) for rule in rules)
+    """Searched with one zone for all with equal clocks: a country has forty names for ten clocks."""
+    few = tuple(WindowRule(rule.window, _distinct_clocks(rule.zones, at.date())) for rule in rules)
     likely = (bound for bound in _bounds(few, at.date(), FAR_DAYS) if bound >= at and is_open(few, bound))
     return next((bound for bound in likely if is_open(rules, bound)), None)
 
 
 @lru_cache(maxsize=4096)
-def _unlike(zones: tuple[str, ...], day: date) -> tuple[str, ...]:
+def _distinct_clocks(zones: tuple[str, ...], day: date) -> tuple[str, ...]:
     """Zones whose clocks differ in some week of the coming year."""
     noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
     weeks = [noon + timedelta(weeks=week) for week in range(FAR_DAYS // 7)]
@@ -174,7 +174,7 @@ def _covers(window: Window, local: datetime) -> bool:
 
 
 def _span_covers(window: Window, span: TimeSpan, day: date, wall: str) -> bool:
-    """Wall times compare as text. The end is not included, or two windows could share one instant that nobody hits."""
+    """Wall times compare as text. The end is not included, or two windows could share one instant."""
     if not span.wraps:
         return _begins_on(span, day) and span.start <= wall < span.end
     if _begins_on(span, day) and span.start <= wall:

@@ -1,8 +1,8 @@
-"""Where a phone number is, as far as the number itself tells: its time zones, and its country.
+"""The location of a phone number, as far as the number itself shows it: its time zones, and its country.
 
-Where the number alone does not tell, all zones of its country are candidates, and whoever asks takes them all: a window
-is open when it is open in each of them. A number that belongs to no country (satellites, international toll-free) has
-none, and nobody knows what time it is there.
+Where the number alone is not enough, all zones of its country are candidates, and a window is open only if it is open
+in each of them. A number that belongs to no country (satellites, international toll-free) has no zone, and its local
+time is unknown.
 """
 
 from functools import cache, lru_cache
@@ -16,7 +16,7 @@ _UNKNOWN = timezone.UNKNOWN_TIMEZONE
 
 @lru_cache(maxsize=65_536)
 def zones_of(phone: str) -> tuple[str, ...]:
-    """Every zone the callee may be in; none if nobody knows. A mobile number may be anywhere in its country."""
+    """Every zone the callee may be in; empty if unknown. A mobile number may be anywhere in its country."""
     number = _parsed(phone)
     if number is None:
         return ()
@@ -47,10 +47,10 @@ def _zones_of_country(region: str | None) -> tuple[str, ...]:
 def _by_country() -> dict[str, list[str]]:
     """From the table that comes with the time zone database."""
     table = (files("tzdata") / "zoneinfo" / "zone1970.tab").read_text(encoding="utf-8")
-    found: dict[str, list[str]] = {}
+    zones: dict[str, list[str]] = {}
     for line in table.splitlines():
         if line and not line.startswith("#"):
             countries, _, zone = line.split("\t")[:3]
             for country in countries.split(","):
-                found.setdefault(country, []).append(zone)
-    return found
+                zones.setdefault(country, []).append(zone)
+    return zones

@@ -1,6 +1,6 @@
 """Skipping, pausing, resuming and cancelling, each under the lock of its series.
 
-Who is being called right now goes on talking; what waits is ended and was skipped. Locks are taken in one order: the
+A call that is going on continues; waiting occurrences are ended and count as skipped. Locks are taken in one order: the
 series, then its leads, then its occurrences.
 """
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from uuid import UUID
 
 from trunkline.model import new_id
-from trunkline.reminders.making import about_to_ring, advanced, moved, next_place
+from trunkline.reminders.making import advanced, moved, next_place, next_to_ring
 from trunkline.reminders.request import stored_series
 from trunkline.reminders.series import OccurrenceTime
 from trunkline.reminders.walltime import instant
@@ -23,15 +23,15 @@ SEARCH_MAX = 10_000
 
 
 async def pause(tx: Connection, reminder: Reminder) -> Reminder:
-    """Its place is kept, and nothing is made."""
+    """The series keeps its position, and no occurrence is made."""
     await _end_waiting(tx, reminder, "paused")
     return await reminders.move(tx, replace(reminder, status="PAUSED", next_at=None))
 
 
 async def resume(tx: Connection, reminder: Reminder) -> Reminder:
-    """From the first occurrence that is yet to come: what went by in the pause is not made up for."""
+    """From the first occurrence that is yet to come: those that passed during the pause are not made up for."""
     place = None
-    if reminder.next_wall is not None:  # a paused one keeps its place, if there was another one to come
+    if reminder.next_wall is not None:  # a paused series keeps its position, if it has another occurrence
         since = OccurrenceTime(
             reminder.next_wall, instant(reminder.next_wall, reminder.timezone), reminder.next_no
         )
@@ -72,10 +72,10 @@ async def skip(
 async def _leads_of(
     tx: Connection, reminder: Reminder, wall: datetime | None
 ) -> Sequence[OpenLead | WaitingOccurrence]:
-    """Of the occurrence at that wall time, or of those that are about to ring."""
+    """Of the occurrence at that wall time, or of those that ring next."""
     if wall is not None:
         return await reminders.open_leads(tx, reminder.id, wall)
-    return await about_to_ring(tx, reminder)
+    return await next_to_ring(tx, reminder)
 
 
 def _find(reminder: Reminder, wall: datetime | None) -> OccurrenceTime | None:
@@ -104,7 +104,7 @@ async def _end_waiting(tx: Connection, reminder: Reminder, reason: str, *, hang_
 async def _end(
     tx: Connection, reminder: Reminder, lead_ids: list[UUID], reason: str, *, hang_up: bool = False
 ) -> int:
-    """How many of them were skipped. Those that are being called end with their call."""
+    """Returns how many of them were skipped. Those that are being called end with their call."""
     if not lead_ids:
         return 0
     locked = await lead_edits.lock(tx, reminder.tenant, lead_ids)

@@ -1,8 +1,8 @@
-"""The follower: brings what became of a lead back to the occurrence that it was made for, with log lines and metrics.
-It ends a series with its last occurrence.
+"""The follower: copies a lead's state to the occurrence that it was made for, with log lines and metrics. It ends a
+series with its last occurrence.
 
-The engine knows nothing of reminders. What it decides is in the lead and its attempts; this reads it a moment later, in
-any number of processes, each occurrence by one of them.
+Dispatch knows nothing of reminders. Its decisions are in the lead and its attempts; the follower reads them within a
+second, in any number of processes, each occurrence in one of them.
 """
 
 from trunkline.loops.base import Loop
@@ -26,27 +26,27 @@ class ReminderFollower(Loop):
 
     async def run_once(self) -> int:
         total = 0
-        while found := await self._follow():
-            total += found
-            if found < BATCH_MAX:
+        while followed_count := await self._follow():
+            total += followed_count
+            if followed_count < BATCH_MAX:
                 break
-        # In a transaction of its own: who changes a series locks it before its occurrences.
+        # In a transaction of its own: a change of a series locks it before its occurrences.
         async with self._database.connection() as conn:
             await reminders.finish_all(conn)
         return total
 
     async def _follow(self) -> int:
         async with self._database.transaction() as tx:
-            seen = await reminder_states.changed(tx, limit=BATCH_MAX)
-            changes = [followed(each) for each in seen]
+            occurrences = await reminder_states.changed(tx, limit=BATCH_MAX)
+            changes = [followed(each) for each in occurrences]
             if changes:
                 await reminder_states.write(tx, changes)
-        for before, change in zip(seen, changes, strict=True):
-            _tell(before, change)
-        return len(seen)
+        for before, change in zip(occurrences, changes, strict=True):
+            _report(before, change)
+        return len(occurrences)
 
 
-def _tell(seen: Followed, change: StateChange) -> None:
+def _report(seen: Followed, change: StateChange) -> None:
     for line in lines(seen, change):
         getattr(log, line.level)(line.text, reminder_id=str(seen.reminder_id))
     metrics.REMINDERS_RETRIED.inc(change.retries_told - seen.retries_told)

@@ -1,8 +1,8 @@
 """Making occurrences: the one place where a reminder becomes a lead.
 
-Everything happens in the caller's transaction, under the lock of the series: the occurrence, its lead, and the place
-that the series has come to. A crash before the commit leaves nothing, a crash after it everything. Two guards stand
-behind the lock: the wall time is unique within the series, and the lead's `request_id` is made from it.
+Everything happens in the caller's transaction, under the lock of the series: the occurrence, its lead, and the new
+position of the series. A crash before the commit leaves nothing, a crash after it everything. Two guards back up the
+lock: the wall time is unique within the series, and the lead's `request_id` is made from it.
 """
 
 from dataclasses import replace
@@ -22,12 +22,12 @@ from trunkline.store.leads import AdmissionKey, NewLead
 from trunkline.store.reminders import NewOccurrence, Reminder, WaitingOccurrence
 from trunkline.telemetry import metrics
 
-# After a long outage a series has many missed occurrences. So many are recorded in one transaction.
+# After a long outage a series has many missed occurrences. This many are recorded in one transaction.
 STEPS_MAX = 200
 
 
 async def make_due(tx: Connection, reminder: Reminder, horizon_s: float) -> tuple[Reminder, list[UUID]]:
-    """Make what is due within the horizon, in order. The series as it is now, and the new leads."""
+    """Make what is due within the horizon, in order. Returns the series as it is now, and the new leads."""
     series, until = stored_series(reminder), reminder.now + timedelta(seconds=horizon_s)
     made: list[UUID] = []
     for _ in range(STEPS_MAX):
@@ -40,9 +40,9 @@ async def make_due(tx: Connection, reminder: Reminder, horizon_s: float) -> tupl
 
 
 async def make_now(tx: Connection, reminder: Reminder) -> tuple[Reminder, list[UUID]] | None:
-    """Ring the next occurrence at once, in the place of its own time: the one that is about to ring, as long as its
-    lead waits, or else the next of the series. None: there is no such occurrence."""
-    for each in await about_to_ring(tx, reminder):
+    """Ring the next occurrence at once, instead of at its own time: the one that rings next, as long as its lead waits,
+    or else the next of the series. None: there is no such occurrence."""
+    for each in await next_to_ring(tx, reminder):
         locked = await lead_edits.lock(tx, reminder.tenant, [each.lead_id])
         if each.lead_id in locked and locked[each.lead_id].status == LeadStatus.BACKLOG:
             await lead_edits.make_due(tx, each.lead_id)
@@ -54,7 +54,7 @@ async def make_now(tx: Connection, reminder: Reminder) -> tuple[Reminder, list[U
     return await moved(tx, advanced(reminder, stored_series(reminder), place)), made
 
 
-async def about_to_ring(conn: Connection, reminder: Reminder) -> list[WaitingOccurrence]:
+async def next_to_ring(conn: Connection, reminder: Reminder) -> list[WaitingOccurrence]:
     """The occurrences that wait as leads and ring before the next of the series is due."""
     place = next_place(reminder)
     waiting = await reminders.waiting(conn, [reminder.id])
@@ -62,7 +62,7 @@ async def about_to_ring(conn: Connection, reminder: Reminder) -> list[WaitingOcc
 
 
 async def moved(tx: Connection, reminder: Reminder) -> Reminder:
-    """Write where a locked series has come to, and end it if nothing of it is left."""
+    """Write the position of a locked series, and end it if it has no occurrence left."""
     return await reminders.finish(tx, await reminders.move(tx, reminder))
 
 
@@ -99,8 +99,8 @@ async def _make(tx: Connection, reminder: Reminder, place: OccurrenceTime, wante
 
 
 async def _skip_reason(tx: Connection, reminder: Reminder, wanted_at: datetime) -> str | None:
-    """Why an occurrence does not ring any more. What was due before a restore may have rung in the time that was lost:
-    until the restore is settled, its lead is compared with the carriers' lists, and nobody does that afterwards."""
+    """Why an occurrence does not ring any more. One that was due before a restore may have rung in the lost time: until
+    the restore is settled, `restore-check` compares its lead with the carriers' lists, and not afterwards."""
     if wanted_at < reminder.now - timedelta(seconds=reminder.late_s):
         return "missed"
     if wanted_at < reminder.now and await restores.is_settled_after(tx, wanted_at):
@@ -132,14 +132,14 @@ async def _fail(tx: Connection, occurrence: NewOccurrence, error: str) -> None:
 
 
 def lead_request(reminder: Reminder, occurrence: NewOccurrence) -> LeadRequest:
-    said = {"message": reminder.message, "assistant_id": reminder.assistant_id}
-    told = {name: value for name, value in said.items() if value is not None}
+    fields = {"message": reminder.message, "assistant_id": reminder.assistant_id}
+    own_fields = {name: value for name, value in fields.items() if value is not None}
     return LeadRequest(
         request_id=f"reminder/{reminder.id}/{occurrence.wall_at.isoformat()}",
         phone=reminder.phone,
         timezone=reminder.timezone,
         payload=reminder.payload
-        | told
+        | own_fields
         | {"reminder_id": str(reminder.id), "occurrence_id": str(occurrence.id)},
         scheduled_at=occurrence.scheduled_at,
         priority=reminder.priority,

@@ -1,9 +1,9 @@
 """Recurrence rules (RFC 5545), in wall time and one occurrence at a time. Pure.
 
-A rule says on which days and at which hours of the clock on the wall; what instant that is, `walltime` says. Nothing
-here lists all occurrences: a rule may have no end. The next one is found from the last one, as if the rule had begun
-there. That is the same rule, because every occurrence lies in a period that the interval does not leave out, and has
-the day, month and time that the rule would take from its start. So a step costs the same in the tenth year too.
+A rule names days and hours of the wall clock; `walltime` converts these to instants. Nothing here lists all
+occurrences: a rule may have no end. The next one is found from the last one, as if the rule had begun there. That is
+the same rule, because every occurrence lies in a period that the interval does not leave out, and has the day, month
+and time that the rule would take from its start. So a step costs the same in the tenth year too.
 """
 
 import re
@@ -39,7 +39,7 @@ class RecurrenceRule:
     until: datetime | None = None
 
     def allows(self, wall: datetime, no: int) -> bool:
-        """Whether the occurrence of that number, at that time, is still one."""
+        """Whether the occurrence of that number, at that time, is before the rule's end."""
         return (self.count is None or no <= self.count) and (self.until is None or wall <= self.until)
 
 
@@ -49,7 +49,7 @@ class BadRule:
 
 
 def parse(text: str, start: datetime, zone: str) -> RecurrenceRule | BadRule:
-    """`start` is a wall time in `zone`: the first moment that may be an occurrence."""
+    """`start` is a wall time in `zone`: the first that may be an occurrence."""
     parts = _split(text)
     if isinstance(parts, BadRule):
         return parts
@@ -68,8 +68,8 @@ def parse(text: str, start: datetime, zone: str) -> RecurrenceRule | BadRule:
 
 def first(rule: RecurrenceRule, start: datetime) -> datetime | None:
     """The first occurrence at `start` or after it, whatever the rule's end."""
-    found: datetime | None = next(_walls(rule.text, start), None)
-    return found
+    first_wall: datetime | None = next(_walls(rule.text, start), None)
+    return first_wall
 
 
 def following(rule: RecurrenceRule, last: datetime) -> datetime | None:
@@ -90,8 +90,8 @@ def _split(text: str) -> dict[str, str] | BadRule:
     text = text.strip().upper().removeprefix("RRULE:")
     parts: dict[str, str] = {}
     for part in text.rstrip(";").split(";"):
-        name, found, value = part.partition("=")
-        if not found or not value or name in parts:
+        name, equals, value = part.partition("=")
+        if not equals or not value or name in parts:
             return BadRule(f"{part[:40]!r} is no part of a rule. Write one like FREQ=WEEKLY;BYDAY=MO,TH.")
         if name not in _PARTS:
             return BadRule(
@@ -112,10 +112,10 @@ def _frequency(parts: dict[str, str]) -> BadRule | None:
 
 
 def _numbers(parts: dict[str, str]) -> BadRule | None:
-    for name, most in (("COUNT", COUNT_MAX), ("INTERVAL", INTERVAL_MAX)):
+    for name, value_max in (("COUNT", COUNT_MAX), ("INTERVAL", INTERVAL_MAX)):
         value = parts.get(name, "1")
-        if not (value.isascii() and value.isdecimal() and len(value) < 10 and 1 <= int(value) <= most):
-            return BadRule(f"{name} must be a whole number from 1 to {most}.")
+        if not (value.isascii() and value.isdecimal() and len(value) < 10 and 1 <= int(value) <= value_max):
+            return BadRule(f"{name} must be a whole number from 1 to {value_max}.")
     return None
 
 
@@ -152,8 +152,8 @@ def _unusable(rule: RecurrenceRule, start: datetime) -> BadRule | None:
 def _in_the_last_years(start: datetime) -> datetime:
     """The same day in a year from 9944 to 9971.
 
-    A rule that no day fits is searched for until the calendar ends, in the year 9999: from today three million days.
-    From there it is at most 56 years. Within 1901 to 2099, and 8000 years later, weekdays and leap years repeat every
-    28 years, so what never happens there never happens here.
+    The search for a rule that no day fits ends with the calendar, in the year 9999: from today three million days. From
+    there it is at most 56 years. Within 1901 to 2099, and 8000 years later, weekdays and leap years repeat every 28
+    years, so what never happens there never happens here.
     """
     return start.replace(year=9944 + (start.year - 2000) % 28)

@@ -24,7 +24,7 @@ CARRIER = "vapi"
 ATTEMPTS = 3
 LATE_MINUTES = 15
 LATE_MINUTES_MAX = 24 * 60
-# Occurrences before today count, and have to be counted.
+# Occurrences before today count toward COUNT, and have to be computed.
 PAST_MAX = timedelta(days=366)
 YEAR_MAX = 2099
 
@@ -44,14 +44,14 @@ _WALL = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?$"
 
 
 def _wall_text(value: object) -> object:
-    """Seconds since 1970 would be an instant, and so would a time with an offset."""
+    """A number of seconds since 1970 would be an instant, and so would a time with an offset."""
     if isinstance(value, str) and re.fullmatch(_WALL, value, re.ASCII):
         return value
     raise ValueError("write a local date and time without an offset, for example 2030-05-01T09:00")
 
 
 _WALL_SCHEMA = WithJsonSchema({"type": "string", "pattern": _WALL, "examples": ["2030-05-01T09:00:00"]})
-# A wall time that is taken, and one that is given.
+# A wall time in requests, and one in responses.
 WallMoment = Annotated[NaiveDatetime, BeforeValidator(_wall_text), _WALL_SCHEMA]
 WallTimeOut = Annotated[datetime, _WALL_SCHEMA]
 
@@ -118,7 +118,7 @@ class ReminderRequest(BaseModel):
 def prepare(
     request: ReminderRequest, admission: Admission, *, attempts: int, payload_bytes_max: int
 ) -> NewReminder | LeadRefused:
-    """`admission` names the pool that was found for it."""
+    """`admission` has the pool that was found for it."""
     assert admission.pool_id is not None, "the caller has looked"
     phone = phones.to_e164(request.phone, admission.default_region)
     series = series_of(request.starts_at, request.timezone, request.rrule, admission.now)
@@ -155,7 +155,7 @@ def prepare(
 
 
 def series_of(starts_at: datetime, zone: str, rrule: str | None, now: datetime) -> Series | FieldProblem:
-    """As it was asked for, if it can be."""
+    """The requested series, if it is valid."""
     if starts_at.year > YEAR_MAX or starts_at < now.replace(tzinfo=None) - PAST_MAX:
         return FieldProblem("starts_at", "Give a moment between a year ago and 2099.")
     if rrule is None:
@@ -165,7 +165,7 @@ def series_of(starts_at: datetime, zone: str, rrule: str | None, now: datetime) 
 
 
 def stored_series(reminder: Reminder) -> Series:
-    """Of a reminder that was taken in, so its rule can be read."""
+    """Of a stored reminder, whose rule is valid."""
     if reminder.rrule is None:
         return Series(reminder.starts_at, reminder.timezone, None)
     rule = recurrence.parse(reminder.rrule, reminder.starts_at, reminder.timezone)
@@ -174,7 +174,7 @@ def stored_series(reminder: Reminder) -> Series:
 
 
 def fingerprint(request: ReminderRequest, phone: str) -> bytes:
-    """Of what was asked for: another spelling of the phone is the same request."""
+    """Of the request: another spelling of the phone is the same request."""
     content = request.model_dump(mode="json", exclude={"request_id", "merchant_id", "phone"}) | {
         "phone": phone
     }

@@ -1,10 +1,10 @@
-"""The scheduler: looks for reminders that are due, claims each, makes its occurrence.
+"""The scheduler: finds reminders that are due, claims each, makes its occurrence.
 
-    look (no lock) ─► claim one (SKIP LOCKED) ─► occurrence + lead + next place, one transaction ─► tell the schedule
+    find due (no lock) ─► claim one (SKIP LOCKED) ─► occurrence + lead + next position, one transaction ─► schedule
 
-Any number of processes may run it. It looks one interval further than to its next look, so that an occurrence becomes a
-lead before its time comes; from then on the engine's own clock counts. A full batch is followed by the next at once: a
-thousand reminders at nine o'clock do not wait for a hundred looks.
+Any number of processes may run it. Its horizon is two intervals, so that an occurrence becomes a lead before its time
+comes; from then on dispatch decides when to call. A full batch is followed by the next at once: a thousand reminders at
+nine o'clock do not wait for a hundred rounds.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,7 +19,7 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# What is wrong with a reminder itself. What is wrong with Postgres is no reason to pause anybody.
+# Errors of a reminder itself. An error of Postgres pauses no reminder.
 BROKEN = (AssertionError, ValueError, LookupError, TypeError)
 
 OnLeads = Callable[[Sequence[UUID]], Awaitable[object]]
@@ -40,23 +40,23 @@ class ReminderScheduler(Loop):
         while True:
             async with self._database.connection() as conn:
                 due = await reminders.due(conn, horizon_s=self.horizon_s, limit=self._batch_max)
-            taken = [await self._try(reminder_id) for reminder_id in due]
-            total += sum(taken)
-            if len(due) < self._batch_max or not any(taken) or self.stopping:
+            claimed = [await self._try(reminder_id) for reminder_id in due]
+            total += sum(claimed)
+            if len(due) < self._batch_max or not any(claimed) or self.stopping:
                 return total
 
     async def _try(self, reminder_id: UUID) -> bool:
-        """One that cannot be made must not hold up the others, now or at the next look: it is paused."""
+        """A broken reminder must not delay the others, now or in the next round: it is paused."""
         try:
-            return await self._take(reminder_id)
+            return await self._make(reminder_id)
         except BROKEN as error:
             log.error("reminders.paused_as_broken", reminder_id=str(reminder_id), exc_info=error)
             async with self._database.transaction() as tx:
-                await reminders.set_aside(tx, reminder_id)
+                await reminders.pause_broken(tx, reminder_id)
             return True
 
-    async def _take(self, reminder_id: UUID) -> bool:
-        """Whether it was ours to make."""
+    async def _make(self, reminder_id: UUID) -> bool:
+        """Whether this process claimed it."""
         async with self._database.transaction() as tx:
             reminder = await reminders.claim(tx, reminder_id, horizon_s=self.horizon_s)
             if reminder is None:
@@ -67,11 +67,11 @@ class ReminderScheduler(Loop):
             _, made = await make_due(tx, reminder, self.horizon_s)
             crash_point("reminders.before_commit")
         crash_point("reminders.after_commit")
-        await self._tell(made)
+        await self._schedule(made)
         return True
 
-    async def _tell(self, lead_ids: Sequence[UUID]) -> None:
-        """A courtesy: the leads are in Postgres, and the loader would bring them."""
+    async def _schedule(self, lead_ids: Sequence[UUID]) -> None:
+        """Best effort: the leads are in Postgres, and the loader would schedule them."""
         if not lead_ids:
             return
         try:

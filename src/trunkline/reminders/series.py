@@ -1,7 +1,7 @@
-"""A series and the place that it has come to. Pure.
+"""A series and its position. Pure.
 
-Instants only grow. Where clocks are put forward, two wall times may be one instant, or change places (02:30 is rung at
-03:30, after 03:00): whatever does not come after the one before it is left out.
+Instants only grow. Where clocks are put forward, two wall times may be one instant, or swap (02:30 rings at 03:30,
+after 03:00): an occurrence that does not come after the one before it is left out.
 """
 
 from collections.abc import Iterator
@@ -48,17 +48,17 @@ class Series:
         return None
 
     def first_from(self, moment: datetime, since: OccurrenceTime | None = None) -> OccurrenceTime | None:
-        """The first occurrence that is not before the moment, searched from `since` on."""
+        """The first occurrence that is not before `moment`, searched from `since` on."""
         place = since or self._first()
         while place is not None and place.at < moment:
             place = self.after(place)
         return place
 
     def upcoming(self, since: OccurrenceTime, limit: int) -> list[OccurrenceTime]:
-        found = [since]
-        while len(found) < limit and (place := self.after(found[-1])) is not None:
-            found.append(place)
-        return found
+        upcoming = [since]
+        while len(upcoming) < limit and (place := self.after(upcoming[-1])) is not None:
+            upcoming.append(place)
+        return upcoming
 
     def _first(self) -> OccurrenceTime | None:
         wall = recurrence.first(self.rule, self.starts_at) if self.rule else self.starts_at

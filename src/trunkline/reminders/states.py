@@ -1,6 +1,6 @@
-"""The state of an occurrence, as its lead tells it. Pure.
+"""The state of an occurrence, derived from its lead. Pure.
 
-SCHEDULED ─► PROCESSING ─► COMPLETED (somebody answered)
+SCHEDULED ─► PROCESSING ─► COMPLETED (a person answered)
                 │  ▲
                 ▼  │
            PENDING_RETRY        FAILED (the lead ended in any other way)
@@ -16,8 +16,8 @@ from trunkline.store.reminder_states import Followed, StateChange
 State = Literal["SCHEDULED", "PROCESSING", "COMPLETED", "PENDING_RETRY", "FAILED", "SKIPPED"]
 STATES: tuple[State, ...] = ("SCHEDULED", "PROCESSING", "COMPLETED", "PENDING_RETRY", "FAILED", "SKIPPED")
 
-# Somebody, or something, took the call, and yet nobody was told.
-_UNTOLD = frozenset(
+# The call was answered, and yet the person did not get the message.
+_NOT_DELIVERED = frozenset(
     {
         Outcome.NO_ANSWER,
         Outcome.BUSY,
@@ -30,7 +30,7 @@ _UNTOLD = frozenset(
 
 
 class LogLine(NamedTuple):
-    """What is written to the log of a step."""
+    """One log line of a step."""
 
     level: Literal["info", "warning", "error"]
     text: str
@@ -53,7 +53,7 @@ def followed(seen: Followed) -> StateChange:
 
 
 def lines(seen: Followed, change: StateChange) -> Iterator[LogLine]:
-    """Also of steps that went by between two looks, in the order in which they happened."""
+    """Also of steps that passed between two rounds, in the order in which they happened."""
     new_call = change.external_call_id not in (None, seen.external_call_id)
     for nth in range(seen.retries_told + 1, change.attempts_told + 1):
         if nth > seen.attempts_told:
@@ -68,7 +68,7 @@ def lines(seen: Followed, change: StateChange) -> Iterator[LogLine]:
 
 
 def _retries(seen: Followed) -> int:
-    """How many attempts were followed by another one, or will be: all that are over, but one that ended its lead."""
+    """How many attempts were followed by another one, or will be: all that have ended, but one that ended its lead."""
     match seen.lead_status:
         case LeadStatus.BACKLOG:
             return len(seen.attempt_nos)
@@ -81,8 +81,8 @@ def _state(seen: Followed) -> State:
         case LeadStatus.PROCESSING:
             return "PROCESSING"
         case LeadStatus.FINISHED:
-            is_told = seen.answered_at is not None and seen.outcome not in _UNTOLD
-            return "COMPLETED" if is_told else "FAILED"
+            is_delivered = seen.answered_at is not None and seen.outcome not in _NOT_DELIVERED
+            return "COMPLETED" if is_delivered else "FAILED"
         case _:
             was_tried = seen.lead_attempts + seen.carrier_error_count + seen.no_agent_count > 0
             return "PENDING_RETRY" if was_tried else "SCHEDULED"

@@ -1,8 +1,8 @@
-"""From the clock on the wall to an instant. Pure.
+"""From wall time to an instant. Pure.
 
-A time that does not exist, because clocks are put forward over it, is rung as long after the change as it is after the
-gap began: 02:30 becomes 03:30. A time that exists twice, because clocks are put back, is rung the first time only.
-Both are what RFC 5545 says.
+A time that does not exist, because clocks are put forward over it, rings as long after the change as it is after the
+gap began: 02:30 becomes 03:30. A time that exists twice, because clocks are put back, rings the first time only. Both
+follow RFC 5545.
 """
 
 from datetime import UTC, datetime

@@ -16,7 +16,7 @@ class CarrierStatus:
         """None: it is nobody's call that we know of, or its carrier cannot be asked."""
         try:
             async with self._database.connection() as conn:
-                line = await store.line_of_call(conn, list(CARRIERS), call_sid)
+                line = await store.account_of_call(conn, list(CARRIERS), call_sid)
         except UNAVAILABLE:
             return None
         if line is None:

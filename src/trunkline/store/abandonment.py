@@ -1,4 +1,4 @@
-"""What became of calls, counted in the transaction that settles them: answer rates and shares of abandoned calls."""
+"""Outcomes of calls, counted in the transaction that settles them: answer rates and shares of abandoned calls."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ NO_CAMPAIGN = UUID(int=0)
 
 
 class EndedCall(Value, frozen=True):
-    """A call to a lead that is over."""
+    """A call to a lead that has ended."""
 
     attempt_id: UUID
     tenant: Tenant
@@ -33,7 +33,7 @@ class EndedCall(Value, frozen=True):
 
 
 class Correction(Value, frozen=True):
-    """A call whose agent spoke late: there was one, and it was a machine that answered, or a person."""
+    """A call whose agent reported late: there was one, and a machine or a person had answered."""
 
     attempt_id: UUID
     tenant: Tenant
@@ -51,7 +51,7 @@ class AbandonmentCounts(Value, frozen=True):
 
 
 async def count(tx: Connection, calls: Sequence[EndedCall]) -> list[bool]:
-    """Returns a flag for each call that was abandoned: whether it was overdialled, without an agent by choice."""
+    """Returns a flag for each abandoned call: whether it was overdialled, without an agent by choice."""
     if not calls:
         return []
     rows = await tx.fetch(
@@ -71,15 +71,15 @@ async def count(tx: Connection, calls: Sequence[EndedCall]) -> list[bool]:
 
 
 async def count_late(tx: Connection, attempt_ids: Sequence[UUID]) -> list[bool]:
-    """Calls of people that were counted before, and turn out to have been abandoned. Returns as `count` does."""
+    """Answered calls that were counted before, and turn out to have been abandoned. Returns as `count` does."""
     if not attempt_ids:
         return []
     return [row["overdialled"] for row in await tx.fetch(_SQL.count_late, attempt_ids)]
 
 
 async def correct(tx: Connection, corrections: Sequence[Correction], *, are_served: bool = False) -> None:
-    """Calls that were counted as abandoned, each corrected once; or ones that had an agent, which whoever calls this
-    does once."""
+    """Calls that were counted as abandoned, each corrected once; or ones that had an agent, which the caller corrects
+    once."""
     if corrections:
         await tx.execute(
             _SQL.correct,
@@ -93,7 +93,7 @@ async def correct(tx: Connection, corrections: Sequence[Correction], *, are_serv
 
 
 async def fold(tx: Connection, *, fresh_min: int, fresh_max: int) -> int:
-    """How many rows were folded: none while fewer than `fresh_min` are to be."""
+    """Returns how many rows were folded: none while there are fewer than `fresh_min`."""
     return int(await tx.fetchval(_SQL.fold, fresh_min, fresh_max))
 
 
@@ -124,15 +124,15 @@ async def recent(
     conn: Connection, campaigns: Iterable[tuple[str, UUID | None]]
 ) -> Mapping[tuple[str, UUID | None], list[tuple[datetime, Counted]]]:
     """The last hour of each of these, by merchant and campaign, newest first."""
-    asked = list(dict.fromkeys(campaigns))
+    keys = list(dict.fromkeys(campaigns))
     rows = await conn.fetch(
-        _SQL.recent, [merchant_id for merchant_id, _ in asked], [each or NO_CAMPAIGN for _, each in asked]
+        _SQL.recent, [merchant_id for merchant_id, _ in keys], [each or NO_CAMPAIGN for _, each in keys]
     )
-    found: dict[tuple[str, UUID | None], list[tuple[datetime, Counted]]] = defaultdict(list)
+    by_campaign: dict[tuple[str, UUID | None], list[tuple[datetime, Counted]]] = defaultdict(list)
     for row in rows:
         campaign_id = None if row["campaign_id"] == NO_CAMPAIGN else row["campaign_id"]
-        found[row["merchant_id"], campaign_id].append((row["at"], _counted(row)))
-    return found
+        by_campaign[row["merchant_id"], campaign_id].append((row["at"], _counted(row)))
+    return by_campaign
 
 
 def _counted(row: asyncpg.Record) -> Counted:

@@ -1,4 +1,4 @@
-"""Accounts at carriers. Their credentials are sealed: this file never sees them open."""
+"""Carrier accounts. Their credentials are sealed: this file never has them in plain text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class NewAccount:
 
 @dataclass(frozen=True, slots=True)
 class AccountChange:
-    """None means "as it is", but for the values that may be null: those have a flag."""
+    """None means unchanged, but for nullable values: those have a flag."""
 
     credentials: bytes | None = field(default=None, repr=False)
     set_base_url: bool = False
@@ -100,5 +100,5 @@ async def reseal(conn: Connection, account_id: UUID, before: bytes, after: bytes
 
 
 async def remove(tx: Connection, account_id: UUID) -> bool:
-    """False if a number dials with it."""
+    """False if a number uses it."""
     return await tx.fetchval(_SQL.delete, account_id) is not None

@@ -12,8 +12,8 @@ _SQL = Area("agents")
 
 @dataclass(frozen=True, slots=True)
 class SlotRule:
-    """`callers_of`: how many slots a tier leaves to callers, -1 for a tenth. A caller who has not asked for `silence_s`
-    has hung up, and nobody yields to it any more."""
+    """`callers_of`: the inbound reserve of a tier in slots, -1 for 10 %. A waiting call without a request for
+    `silence_s` has hung up, and no dial yields to it any more."""
 
     callers_of: Callable[[str], int] = lambda tier: -1
     silence_s: float = 3.0
@@ -21,8 +21,8 @@ class SlotRule:
 
 @dataclass(frozen=True, slots=True)
 class AgentRoom:
-    """`known`: pods of any tier. `serving`: pods of the tiers that were asked about; `able`: those of them that take
-    calls; `is_free`: a dial could be kept on one of them now."""
+    """`known`: pods of any tier. `serving`: pods of the requested tiers; `able`: those of them that take calls;
+    `is_free`: a dial could reserve one of them now."""
 
     known: int
     serving: int
@@ -32,14 +32,16 @@ class AgentRoom:
 
 async def room(conn: Connection, rule: SlotRule, tiers: Sequence[str] | None = None) -> AgentRoom:
     """`tiers`: those that a merchant's calls reach. None: all there are."""
-    found = await by_tier(conn)
-    serving = {tier: found[tier] for tier in (found if tiers is None else tiers) if tier in found}
+    tiers_found = await by_tier(conn)
+    serving = {
+        tier: tiers_found[tier] for tier in (tiers_found if tiers is None else tiers) if tier in tiers_found
+    }
     able = {tier: each for tier, (_, each) in serving.items() if each}
     free = await allocations.free_slots(
         conn, {tier: rule.callers_of(tier) for tier in able}, 1, rule.silence_s
     )
     return AgentRoom(
-        known=sum(pods for pods, _ in found.values()),
+        known=sum(pods for pods, _ in tiers_found.values()),
         serving=sum(pods for pods, _ in serving.values()),
         able=sum(able.values()),
         is_free=any(free.values()),

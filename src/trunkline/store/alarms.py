@@ -1,4 +1,4 @@
-"""Alarms: raised, cleared, told, and what they are judged by."""
+"""Alarms: raised, cleared, notified, and the samples that decide about them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Alarm:
     severity: str
     detail: Mapping[str, Any]
     raised_at: datetime
-    # When it was last said to be so.
+    # When its condition was last found to hold.
     seen_at: datetime
     cleared_at: datetime | None
     cleared_by: str | None
     raise_told_at: datetime | None
     clear_told_at: datetime | None
-    # When the webhook last took a notification of it.
+    # When the webhook last accepted a notification of it.
     notified_at: datetime | None
     reseller_id: str | None
     merchant_id: str | None
@@ -41,7 +41,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One value of one alarm's measure, and how long ago it was."""
+    """One sample of an alarm's measure, and its age."""
 
     name: str
     subject: str
@@ -51,7 +51,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class LongStop:
-    """What is stopped, why, by whom, and for how many hours it has been."""
+    """A stop: its subject, its reason, its author, and its age in hours."""
 
     subject: str
     reason: str
@@ -110,7 +110,7 @@ async def list_open(conn: Connection) -> list[Alarm]:
 
 
 async def current(conn: Connection, again_after_s: float) -> list[tuple[Alarm, bool]]:
-    """What is raised, and what has ended unnotified; with each, whether there is something to notify."""
+    """Raised alarms, and ended ones without a notification; with each, whether a notification is due."""
     return [(pick(Alarm, row), row["is_due"]) for row in await conn.fetch(_SQL.current, again_after_s)]
 
 
@@ -186,7 +186,7 @@ async def dead_mailboxes(conn: Connection) -> dict[str, float]:
 
 
 async def waiting_mailboxes(conn: Connection) -> dict[str, float]:
-    """By kind, how long the oldest waits that a worker could take."""
+    """By kind, the age of the oldest mailbox that a worker could take."""
     return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.waiting_mailboxes)}
 
 

@@ -1,6 +1,6 @@
 """Which call has which slot of which pod. The unique indexes of `allocations` decide; Valkey proposes.
 
-Lock order everywhere: leads, limits, new allocations, attempts, allocations that exist (by id), mailboxes, jobs.
+Lock order everywhere: leads, limits, new allocations, attempts, existing allocations (by id), mailboxes, jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ Result = Literal["pod", "none", "waits", "ended", "superseded", "given_up", "tak
 
 
 class Allocation(Value, frozen=True):
-    """A call and its slot. `base_url` is where the pod itself wants its streams, '' if it did not say."""
+    """A call and its slot. `base_url` is the pod's own address for streams, '' if it reported none."""
 
     id: UUID
     slot: Slot
@@ -35,7 +35,7 @@ class Allocation(Value, frozen=True):
 
 
 class Unallocated(Value, frozen=True):
-    """Why a call got no pod. `waiting_before`: of those that wait for one too."""
+    """Why a call got no pod. `waiting_before`: how many calls wait before it."""
 
     result: Result
     waiting_before: int = 0
@@ -53,7 +53,7 @@ class EndedAllocation(Value, frozen=True):
 
 
 class Address(Value, frozen=True):
-    """Where the process with this number is reached."""
+    """The address of the process with this number."""
 
     incarnation: int
     pod: str
@@ -64,7 +64,7 @@ class Address(Value, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """`seen`: ask with this for what changes later."""
+    """`seen`: the cursor for later changes."""
 
     found: Sequence[Address]
     seen: str
@@ -72,22 +72,22 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class AllocationRequest:
-    """A call that wants a pod. `id` is that of its row if it has no attempt; `proposal` is Valkey's."""
+    """A call that needs a pod. `id` is that of its row if it has no attempt; `proposal` is Valkey's."""
 
     id: UUID
     call: str
     attempt_id: UUID | None
     merchant_id: str
     proposal: Slot | None = None
-    # So long it may wait for one, 0: not at all.
+    # The longest wait for one, 0: none.
     wait_max_s: float = 0.0
-    # A caller who has not asked for so long has hung up.
+    # A waiting call without a request for this long has hung up.
     silence_s: float = 7.0
     tombstone_s: float = 600.0
 
 
 async def begin(conn: Connection, attempt_id: UUID, call: str) -> Allocation | None:
-    """The answer of a call whose slot was kept. None: it has none, or not any more, or another call has it."""
+    """A call with a reserved slot was answered. None: it has none, or not any more, or another call has it."""
     try:
         row = await conn.fetchrow(_SQL.begin, attempt_id, call)
     except asyncpg.UniqueViolationError:
@@ -96,58 +96,58 @@ async def begin(conn: Connection, attempt_id: UUID, call: str) -> Allocation | N
 
 
 async def allocate(
-    conn: Connection, asked: AllocationRequest, tiers: Sequence[str]
+    conn: Connection, request: AllocationRequest, tiers: Sequence[str]
 ) -> Allocation | Unallocated:
-    """`tiers`: where Postgres looks where nothing is proposed or the proposal is taken, in this order."""
-    proposal = asked.proposal
+    """`tiers`: where Postgres searches, in this order, if there is no proposal or its slot is taken."""
+    proposal = request.proposal
     row = await conn.fetchrow(
         _SQL.allocate,
-        asked.id,
-        asked.call,
-        asked.attempt_id,
-        asked.merchant_id,
+        request.id,
+        request.call,
+        request.attempt_id,
+        request.merchant_id,
         proposal.pod if proposal else None,
         proposal.no if proposal else None,
         proposal.incarnation if proposal else None,
         list(tiers),
-        asked.wait_max_s,
-        asked.silence_s,
-        asked.tombstone_s,
+        request.wait_max_s,
+        request.silence_s,
+        request.tombstone_s,
     )
     assert row is not None, "the function always answers"
     if row["result"] != "pod":
         return Unallocated(row["result"], row["waiting_before"])
-    return _allocation(row, is_existing=row["is_existing"], merchant_id=asked.merchant_id)
+    return _allocation(row, is_existing=row["is_existing"], merchant_id=request.merchant_id)
 
 
-async def allocate_new(conn: Connection, asked: Sequence[AllocationRequest]) -> list[Allocation | None]:
-    """Calls without an attempt that Valkey proposes a slot for. None, of those that have to ask `allocate`: the call is
-    known already, the slot is another's, or its pod does not take it."""
-    slots = [one.proposal for one in asked]
+async def allocate_new(conn: Connection, requests: Sequence[AllocationRequest]) -> list[Allocation | None]:
+    """Calls without an attempt that Valkey proposes a slot for. None, of those that need `allocate`: the call has a row
+    already, the slot is another's, or its pod does not take it."""
+    slots = [request.proposal for request in requests]
     rows = await conn.fetch(
         _SQL.allocate_new,
-        [one.id for one in asked],
-        [one.call for one in asked],
-        [one.merchant_id for one in asked],
+        [request.id for request in requests],
+        [request.call for request in requests],
+        [request.merchant_id for request in requests],
         [slot.pod if slot else None for slot in slots],
         [slot.no if slot else None for slot in slots],
         [slot.incarnation if slot else None for slot in slots],
     )
-    given = {row["id"]: row for row in rows}
-    return [_new_allocation(one, given.get(one.id)) for one in asked]
+    rows_by_id = {row["id"]: row for row in rows}
+    return [_new_allocation(request, rows_by_id.get(request.id)) for request in requests]
 
 
-def _new_allocation(asked: AllocationRequest, row: Any) -> Allocation | None:
-    if row is None or asked.proposal is None:
+def _new_allocation(request: AllocationRequest, row: Any) -> Allocation | None:
+    if row is None or request.proposal is None:
         return None
-    slot = replace(asked.proposal, source_pool=row["source_pool"])
-    return Allocation(asked.id, slot, row["base_url"], 0, asked.merchant_id, is_existing=False)
+    slot = replace(request.proposal, source_pool=row["source_pool"])
+    return Allocation(request.id, slot, row["base_url"], 0, request.merchant_id, is_existing=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`by_pod` names the pod that lets go itself, `turn` which of the call's streams it had, None for any. A call that
-    has no row gets a tombstone of this id if no pod lets go."""
+    """`by_pod` names the pod that releases, `turn` which of the call's streams it had, None for any. A call without a
+    row gets a tombstone of this id if no pod releases."""
 
     call: str
     tombstone_id: UUID
@@ -158,13 +158,13 @@ class Release:
 async def release(
     conn: Connection, calls: Sequence[Release], why: str = "released"
 ) -> list[ReleasedAllocation | None]:
-    """End calls' allocations. None: it has no live one, or not with the pod and the turn that lets go."""
+    """End calls' allocations. None: it has no live one, or not with the pod and the turn that releases."""
     rows = await conn.fetch(
         _SQL.release,
-        [one.call for one in calls],
-        [one.by_pod for one in calls],
-        [one.turn for one in calls],
-        [one.tombstone_id for one in calls],
+        [call.call for call in calls],
+        [call.by_pod for call in calls],
+        [call.turn for call in calls],
+        [call.tombstone_id for call in calls],
         why,
     )
     ended = {row["no"]: ReleasedAllocation(row["id"], row["pod"], row["source_pool"]) for row in rows}
@@ -174,29 +174,29 @@ async def release(
 async def free_slots(
     conn: Connection, callers: Mapping[str, int], most: int, silence_s: float
 ) -> dict[str, list[Slot]]:
-    """By tier: slots on which dials may be kept. `callers`: how many each tier leaves to callers, -1 for a tenth."""
+    """By tier: slots that dials may reserve. `callers`: the inbound reserve of each tier, -1 for 10 %."""
     rows = await conn.fetch(_SQL.free_slots, list(callers), list(callers.values()), most, silence_s)
-    found: dict[str, list[Slot]] = {tier: [] for tier in callers}
+    by_tier: dict[str, list[Slot]] = {tier: [] for tier in callers}
     for row in rows:
-        found[row["tier"]].append(Slot(row["pod"], row["slot"], row["incarnation"], source_of(row["tier"])))
-    return found
+        by_tier[row["tier"]].append(Slot(row["pod"], row["slot"], row["incarnation"], source_of(row["tier"])))
+    return by_tier
 
 
 def assign(
     wants: Sequence[tuple[UUID, Sequence[str]]], free: Mapping[str, Sequence[Slot]]
 ) -> dict[UUID, Slot]:
-    """Give each a slot of the first of its tiers that has one left. Those with a tier of their own first take theirs,
-    so nobody takes a common slot that he does not need. Pure."""
+    """Give each a slot of the first of its tiers that has one left. Merchants with a tier of their own take theirs
+    first, so no call takes a common slot needlessly. Pure."""
     left = {tier: list(reversed(slots)) for tier, slots in free.items()}
-    found: dict[UUID, Slot] = {}
+    assigned: dict[UUID, Slot] = {}
     for attempt_id, tiers in wants:
         if slot := next((left[tier].pop() for tier in tiers if left.get(tier)), None):
-            found[attempt_id] = slot
-    return found
+            assigned[attempt_id] = slot
+    return assigned
 
 
 def source_of(tier: str) -> str:
-    """The pool that a tier's pods are taken from, as the router's answers name it."""
+    """The pool of a tier's pods, as the router's responses name it."""
     return tier if tier.startswith("merchant:") else f"pool:{tier}"
 
 
@@ -207,14 +207,14 @@ async def drop(tx: Connection, ids: Sequence[UUID]) -> None:
 async def note(
     conn: Connection, allocation_id: UUID, call: str, *, has_attempt: bool, merchant_id: str, slot: Slot
 ) -> bool:
-    """What was given while Postgres was silent. False: its slot is another's by now, so it is written without a pod,
-    and the pod's next heartbeat decides."""
-    told = (allocation_id, has_attempt, call, merchant_id)
+    """Write an allocation that was made while Postgres was unavailable. False: its slot is another's by now, so it is
+    written without a pod, and the pod's next heartbeat decides."""
+    values = (allocation_id, has_attempt, call, merchant_id)
     try:
-        await conn.execute(_SQL.note, *told, slot.pod, slot.no, slot.incarnation, slot.source_pool)
+        await conn.execute(_SQL.note, *values, slot.pod, slot.no, slot.incarnation, slot.source_pool)
     except asyncpg.UniqueViolationError:
         try:
-            await conn.execute(_SQL.note, *told, None, None, None, "")
+            await conn.execute(_SQL.note, *values, None, None, None, "")
         except asyncpg.UniqueViolationError:
             return False  # the call has a row under another id
         return False
@@ -232,18 +232,18 @@ async def live(conn: Connection, ids: Sequence[UUID]) -> set[UUID]:
 
 
 async def addresses(conn: Connection, since: str = "") -> Addresses:
-    """Of all pods, or of those that got a number or an address since an earlier look (`seen`)."""
+    """Of all pods, or of those that got a number or an address since `seen` of an earlier read."""
     rows = await (conn.fetch(_SQL.addresses_since, since) if since else conn.fetch(_SQL.addresses))
-    found = [
+    pods = [
         Address(row["incarnation"], row["name"], row["base_url"], row["ip"], row["port"])
         for row in rows
         if row["name"] is not None
     ]
-    return Addresses(found, rows[0]["oldest_running"])
+    return Addresses(pods, rows[0]["oldest_running"])
 
 
 async def owners(conn: Connection, slots: Sequence[Slot]) -> dict[tuple[str, int], UUID]:
-    """Which allocations have these slots, by pod and number."""
+    """The allocations of these slots, by pod and number."""
     rows = await conn.fetch(_SQL.owners, [slot.pod for slot in slots], [slot.no for slot in slots])
     return {(row["pod"], row["slot"]): row["id"] for row in rows}
 
@@ -262,18 +262,20 @@ async def end_strays(conn: Connection) -> list[EndedAllocation]:
 
 
 async def tell_untaken(conn: Connection) -> int:
-    """Calls that did not reach the agent of the pod that they were given are told so. How many there are, whether they
-    were told before or not."""
+    """Append to the mailboxes of calls that did not reach the agent of their pod. Returns how many there are, appended
+    before or now."""
     ids = [row["id"] for row in await conn.fetch(_SQL.untaken)]
     await tell_without_agent(conn, ids, "pod_silent")
     return len(ids)
 
 
 async def tell_without_agent(conn: Connection, ids: Sequence[UUID], why: str) -> None:
-    """Into the mailboxes of these calls, once for each reason: what became of their leads is judged again."""
-    told = {"kind": "document", "agent_joined": False}
+    """Append to the mailboxes of these calls, once for each reason: the fold decides about their leads again."""
+    payload = {"kind": "document", "agent_joined": False}
     if ids:
-        await mailboxes.append(conn, [NewEvent("call", str(one), why, "document", told) for one in ids])
+        await mailboxes.append(
+            conn, [NewEvent("call", str(attempt_id), why, "document", payload) for attempt_id in ids]
+        )
 
 
 async def forget(conn: Connection, without_attempt_s: float) -> None:

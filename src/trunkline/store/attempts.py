@@ -1,4 +1,4 @@
-"""What is known of attempts, and what becomes of their leads. Lock order everywhere: leads, then attempts."""
+"""Facts of attempts, and decisions about their leads. Lock order everywhere: leads, then attempts."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime
@@ -18,12 +18,12 @@ from trunkline.value import Private, Value
 _SQL = Area("attempts")
 
 
-# An index refuses a row: the call's id, its line or its place as the live one is another attempt's.
+# An index refuses a row: the call's id, its channel or its position as the live one is another attempt's.
 TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
 
 
 class ReportedOutcome(Value, frozen=True):
-    """Of an agent's report, what decides on the lead."""
+    """The part of an agent's report that decides about the lead."""
 
     disposition: str | None
     opt_out: bool
@@ -31,7 +31,7 @@ class ReportedOutcome(Value, frozen=True):
 
 
 class Attempt(Value, frozen=True):
-    """An attempt and what its lead still allows."""
+    """An attempt, and what its lead still allows."""
 
     id: UUID
     lead_id: UUID | None
@@ -43,43 +43,43 @@ class Attempt(Value, frozen=True):
     lead_status: LeadStatus | None
     budget: Budget
     is_newest: bool
-    # Somebody wanted the lead's end while it was being called, or even the call cut short.
+    # The lead was cancelled while it was being called, with or without a hang-up.
     is_cancelled: bool = False
     cancel_reason: str | None = None
     hang_up_wanted: bool = False
     lead_outcome: str | None = None
-    # Whose call it is, to whom, since when, and what was set aside for it.
+    # Whose call it is, to whom, since when, and what money was reserved for it.
     tenant: Tenant = PLATFORM
     campaign_id: UUID | None = None
     phone: Private[str] = ""
     timezone: str | None = None
-    # The moment whose day it was counted under.
+    # The time whose day it was counted under.
     counted_at: datetime | None = None
     reserved_micros: int = 0
-    # What its agent reported, and when that was read, by Postgres' clock.
+    # What its agent reported, and when that was read, by Postgres's clock.
     report: ReportedOutcome | None = None
     read_at: datetime | None = None
-    # What is known of the agent that was given to the call; None: none was.
+    # The agent that the call was assigned to; None: none was.
     allocation: "CallAllocation | None" = None
-    # It began after the merchant's dials were stopped because people found no agent.
+    # It began after the merchant's dials were stopped because of answered calls without an agent.
     is_probe: bool = False
     number_id: UUID | None = None
 
 
 class CallAllocation(Value, frozen=True):
-    """The agent that a call was given, as far as it is a witness. Times are Postgres' own."""
+    """The agent that a call was assigned to, as evidence. Times are Postgres's own."""
 
-    # When its stream was given to the call, and whether the agent has shown that it took it.
+    # When its stream was given to the call, and whether the agent has proven that it took it.
     begun_at: datetime | None
     has_joined: bool
-    # The last heartbeat of the very process that has it, if that did not name the call.
+    # The last heartbeat of the same process, if that did not name the call.
     unnamed_at: datetime | None
-    # Its stream was over before any agent had taken it.
+    # Its stream ended before an agent had taken it.
     was_refused: bool = False
 
 
 class DueAgain(Value, frozen=True):
-    """A retry, in the first open moment after its delay."""
+    """A retry, at the first open time after its delay."""
 
     retry: Retry
     due_at: datetime
@@ -94,7 +94,7 @@ class Cost(Value, frozen=True):
 
 
 class Result(Value, frozen=True):
-    """What the carrier answered to a request to dial."""
+    """The carrier's response to a dial request."""
 
     attempt_id: UUID
     state: AttemptState
@@ -103,7 +103,7 @@ class Result(Value, frozen=True):
 
 
 class AttemptCheck(Value, frozen=True):
-    """An attempt that has not been heard of for a while."""
+    """An attempt without recent events."""
 
     id: UUID
     lead_id: UUID | None
@@ -127,7 +127,7 @@ class Unexplained(Value, frozen=True):
 
 
 class CallOwner(Value, frozen=True):
-    """`is_overdialled`: no agent was kept for the call, by choice."""
+    """`is_overdialled`: no agent was reserved for the call, by choice."""
 
     merchant_id: str
     are_agents_elsewhere: bool
@@ -204,7 +204,7 @@ def _reported(row: Any) -> ReportedOutcome:
 
 
 async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
-    """Compare-and-set many answers at once; the ids whose state became what their answer says."""
+    """Compare-and-set many responses at once; returns the ids whose state became that of their response."""
     rows = await tx.fetch(
         _SQL.write_results,
         [r.attempt_id for r in results],
@@ -213,8 +213,8 @@ async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
         [r.call_id for r in results],
         [r.reason for r in results],
     )
-    wanted = {r.attempt_id: r.state.value for r in results}
-    return {row["id"] for row in rows if row["state"] == wanted[row["id"]]}
+    expected = {r.attempt_id: r.state.value for r in results}
+    return {row["id"] for row in rows if row["state"] == expected[row["id"]]}
 
 
 async def unexplained(tx: Connection, lead_ids: Collection[UUID]) -> dict[UUID, Unexplained]:
@@ -224,24 +224,24 @@ async def unexplained(tx: Connection, lead_ids: Collection[UUID]) -> dict[UUID, 
 
 
 async def apply_facts(tx: Connection, facts: Mapping[UUID, CallFacts]) -> None:
-    """Write what is now known. The caller holds the locks under which it was worked out."""
-    known = list(facts.values())
+    """Write the facts. The caller holds the locks under which they were computed."""
+    values = list(facts.values())
     await tx.execute(
         _SQL.apply_facts,
         list(facts),
-        [f.state.value for f in known],
-        [f.call_id for f in known],
-        [f.ringing_at for f in known],
-        [f.answered_at for f in known],
-        [f.ended_at for f in known],
-        [f.end_reason for f in known],
-        [f.duration_s for f in known],
-        [f.is_machine for f in known],
-        [f.agent_joined for f in known],
-        [f.stream_began for f in known],
-        [f.agent and f.agent.value for f in known],
-        [f.carrier_cost_micros for f in known],
-        [f.carrier_cost_currency for f in known],
+        [f.state.value for f in values],
+        [f.call_id for f in values],
+        [f.ringing_at for f in values],
+        [f.answered_at for f in values],
+        [f.ended_at for f in values],
+        [f.end_reason for f in values],
+        [f.duration_s for f in values],
+        [f.is_machine for f in values],
+        [f.agent_joined for f in values],
+        [f.stream_began for f in values],
+        [f.agent and f.agent.value for f in values],
+        [f.carrier_cost_micros for f in values],
+        [f.carrier_cost_currency for f in values],
     )
 
 
@@ -254,7 +254,7 @@ async def finish_leads(tx: Connection, ends: Mapping[UUID, Finish]) -> None:
 
 
 async def revise_leads(tx: Connection, ends: Mapping[UUID, Finish]) -> None:
-    """Leads that have ended, ended as this: their agents spoke after the carrier."""
+    """Change the outcome of ended leads: their agents reported after the carrier."""
     if ends:
         finishes = list(ends.values())
         await tx.execute(
@@ -269,31 +269,31 @@ def _outcome(finish: Finish) -> str:
 async def retry_leads(
     tx: Connection, retries: Mapping[UUID, DueAgain], *, status: LeadStatus = LeadStatus.PROCESSING
 ) -> list[Entry]:
-    """Send leads of this status back to BACKLOG; returns them as the schedule needs them."""
+    """Send leads of this status back to BACKLOG; returns their entries for the schedule."""
     if not retries:
         return []
-    wanted = list(retries.values())
+    due_again = list(retries.values())
     rows = await tx.fetch(
         _SQL.retry_leads,
         list(retries),
-        [r.due_at for r in wanted],
-        [r.closes_at for r in wanted],
-        [int(r.retry.carrier_error) for r in wanted],
-        [int(not r.retry.counted) for r in wanted],
+        [r.due_at for r in due_again],
+        [r.closes_at for r in due_again],
+        [int(r.retry.carrier_error) for r in due_again],
+        [int(not r.retry.counted) for r in due_again],
         status.value,
-        [int(r.retry.no_agent) for r in wanted],
+        [int(r.retry.no_agent) for r in due_again],
     )
     return [entry_of(row) for row in rows]
 
 
 async def count_again(tx: Connection, lead_ids: Sequence[UUID]) -> None:
-    """The last call of these leads had an agent after all: they wait for no other because of it, and it counts."""
+    """The last call of these leads had an agent after all: they do not wait because of it, and it counts."""
     if lead_ids:
         await tx.execute(_SQL.count_again, lead_ids)
 
 
 async def settle_costs(tx: Connection, costs: Sequence[Cost]) -> None:
-    """Let what calls cost take the place of what was set aside. Once for each: a cost that is known stays."""
+    """Replace the money that was reserved for calls by their cost. Once for each: a known cost stays."""
     if costs:
         await tx.execute(
             _SQL.settle_costs,
@@ -305,7 +305,7 @@ async def settle_costs(tx: Connection, costs: Sequence[Cost]) -> None:
 
 
 async def owner(conn: Connection, attempt_id: UUID) -> CallOwner | None:
-    """Whose call this attempt is."""
+    """The owner of this attempt's call."""
     row = await conn.fetchrow(_SQL.owner, attempt_id)
     return CallOwner(**row) if row else None
 
@@ -313,27 +313,29 @@ async def owner(conn: Connection, attempt_id: UUID) -> CallOwner | None:
 async def claim_checks(
     conn: Connection, *, limit: int, lease_s: float, not_of: Collection[tuple[str, str]] = ()
 ) -> list[AttemptCheck]:
-    """Attempts that somebody should look at now, of all accounts but these; others leave them alone for `lease_s`."""
+    """Attempts to check now, of all accounts but these; other processes leave them out for `lease_s`."""
     carriers, accounts = [carrier for carrier, _ in not_of], [account for _, account in not_of]
     rows = await conn.fetch(_SQL.claim_checks, limit, lease_s, carriers, accounts)
     return [AttemptCheck(**{**row, "state": AttemptState(row["state"])}) for row in rows]
 
 
 async def check_later(conn: Connection, waits: Mapping[UUID, float], *, doubted: bool) -> None:
-    """Look again after so many seconds. `doubted` counts a question to the carrier that led nowhere."""
+    """Check again after these seconds. `doubted` counts a query to the carrier without a result."""
     if waits:
         await conn.execute(_SQL.check_later, list(waits), list(waits.values()), [int(doubted)] * len(waits))
 
 
-async def doubt(conn: Connection, attempt_ids: Sequence[UUID]) -> list[UUID]:
-    """Move attempts whose request was never answered to `in_doubt`."""
-    rows = await conn.fetch(_SQL.doubt, attempt_ids)
+async def mark_in_doubt(conn: Connection, attempt_ids: Sequence[UUID]) -> list[UUID]:
+    """Move attempts whose request got no reply to `in_doubt`."""
+    rows = await conn.fetch(_SQL.mark_in_doubt, attempt_ids)
     return [row["id"] for row in rows]
 
 
-async def give_up(tx: Connection, attempt_id: UUID, state: AttemptState, reason: str, held_s: float) -> bool:
+async def write_off(
+    tx: Connection, attempt_id: UUID, state: AttemptState, reason: str, held_s: float
+) -> bool:
     """End a doubt without a call. False if a webhook came first."""
-    return await tx.fetchval(_SQL.give_up, attempt_id, state.value, reason, held_s) is not None
+    return await tx.fetchval(_SQL.write_off, attempt_id, state.value, reason, held_s) is not None
 
 
 async def free_channel(tx: Connection, attempt_id: UUID) -> bool:
@@ -341,29 +343,29 @@ async def free_channel(tx: Connection, attempt_id: UUID) -> bool:
 
 
 async def unknown(conn: Connection, attempt_id: UUID) -> AttemptCheck | None:
-    """The attempt, if its fate is unknown."""
+    """The attempt, if its state is `unknown`."""
     row = await conn.fetchrow(_SQL.unknown, attempt_id)
     return AttemptCheck(**{**row, "state": AttemptState(row["state"])}) if row else None
 
 
-async def is_absent(tx: Connection, attempt_id: UUID) -> bool:
+async def mark_absent(tx: Connection, attempt_id: UUID) -> bool:
     """Its carrier has no such call. False if a webhook came first."""
-    return await tx.fetchval(_SQL.is_absent, attempt_id) is not None
+    return await tx.fetchval(_SQL.mark_absent, attempt_id) is not None
 
 
-async def take_up(tx: Connection, given_up: Sequence[Attempt]) -> None:
+async def reattach_leads(tx: Connection, written_off: Sequence[Attempt]) -> None:
     """The leads of these attempts are being called by them after all."""
     await tx.execute(
-        _SQL.take_up,
-        [attempt.lead_id for attempt in given_up],
-        [int(attempt.facts.state is AttemptState.ABSENT) for attempt in given_up],
+        _SQL.reattach_leads,
+        [attempt.lead_id for attempt in written_off],
+        [int(attempt.facts.state is AttemptState.ABSENT) for attempt in written_off],
     )
 
 
-async def hold_again(tx: Connection, attempt_id: UUID, line: int | None = None) -> None:
-    """Give a call that surfaced a line, the lowest free one unless it is named. An index refuses it if somebody took
-    that line meanwhile."""
-    await tx.execute(_SQL.hold_again, attempt_id, line)
+async def hold_again(tx: Connection, attempt_id: UUID, channel_no: int | None = None) -> None:
+    """Give a call that reappeared a channel, the lowest free one unless it is named. An index refuses it if another
+    call has taken that channel meanwhile."""
+    await tx.execute(_SQL.hold_again, attempt_id, channel_no)
 
 
 async def known_call_ids(conn: Connection, carrier: str, call_ids: Sequence[str]) -> set[str]:

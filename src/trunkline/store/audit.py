@@ -1,4 +1,4 @@
-"""Who changed what. Written in the transaction of the change itself, so neither exists without the other."""
+"""The audit log. Written in the transaction of the change itself, so neither exists without the other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ async def record(
     details: Mapping[str, Any] | None = None,
     reason: str | None = None,
 ) -> None:
-    """`action` is an event in the past tense (`key.revoked`); `tenant` says who may read the line."""
+    """`action` is an event in the past tense (`key.revoked`); `tenant` is the one that may read the line."""
     await tx.execute(
         _SQL.insert,
         actor,
@@ -63,7 +63,7 @@ async def record(
 async def list_lines(
     conn: Connection, tenant: Tenant, wanted: AuditFilter, *, before: int, limit: int
 ) -> list[AuditLine]:
-    """Newest first: the lines of the tenant and of everybody below it."""
+    """Newest first: the lines of the tenant and of all below it."""
     rows = await conn.fetch(
         _SQL.list if wanted.since is None or wanted.until is None else _SQL.list_between,
         tenant.reseller_id,

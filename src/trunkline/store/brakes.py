@@ -1,5 +1,5 @@
-"""The circuit breakers of merchants whose people answer and find no agent. In lock order they come after jobs, before
-alarms."""
+"""The circuit breakers of merchants whose calls are answered without an agent. In lock order they come after jobs,
+before alarms."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -29,14 +29,14 @@ class Tripped(Value, frozen=True):
 
 
 async def trip(tx: Connection, merchant_ids: Collection[str], rule: BrakeRule) -> list[Tripped]:
-    """Of merchants who just had calls without an agent: those whose dials stop now."""
-    named = sorted(set(merchant_ids))
-    await tx.execute(_SQL.lock, named)
-    rows = await tx.fetch(_SQL.trip, named, rule.window_s, rule.calls, rule.share, rule.stop_s)
+    """Of merchants that just had calls without an agent: those whose dials stop now."""
+    ordered_ids = sorted(set(merchant_ids))
+    await tx.execute(_SQL.lock, ordered_ids)
+    rows = await tx.fetch(_SQL.trip, ordered_ids, rule.window_s, rule.calls, rule.share, rule.stop_s)
     return [Tripped(**row) for row in rows]
 
 
 async def release(tx: Connection, merchant_ids: Collection[str]) -> list[str]:
-    """Of merchants with a call that has its agent: those that were stopped, and are not any more."""
+    """Of merchants with a call that had its agent: those whose dials were stopped, and start again."""
     rows = await tx.fetch(_SQL.release, sorted(set(merchant_ids)))
     return [row["merchant_id"] for row in rows]

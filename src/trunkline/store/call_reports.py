@@ -1,4 +1,4 @@
-"""What agents are told of their calls, and what they report of them."""
+"""The context that agents get for their calls, and their reports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _SQL = Area("call_reports")
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """A call as its agent needs to know it."""
+    """A call as its agent needs it."""
 
     attempt_id: UUID
     call_id: str | None
@@ -33,7 +33,7 @@ class CallContext:
     payload: Mapping[str, Any] | None = field(repr=False)
     max_attempts: int | None
     timezone: str | None
-    # How often the call was given another agent, and what the last one that stored anything had stored.
+    # How often the call was assigned to another agent, and the last state that any of them stored.
     turn: int = 0
     state: Mapping[str, Any] | None = field(default=None, repr=False)
 
@@ -43,13 +43,13 @@ class CallContext:
 
     @property
     def person_phone(self) -> str:
-        """Whom the agent talks with."""
+        """The phone of the person who talks with the agent."""
         return self.from_phone if self.direction == "inbound" else self.to_phone
 
 
 @dataclass(frozen=True, slots=True)
 class CallReport:
-    """What came of a call, in the agent's own words. References are kept as they are: nobody here opens them."""
+    """An agent's report on its call. References are stored as they are: the platform does not open them."""
 
     disposition: str | None = None
     opt_out: bool = False
@@ -84,7 +84,7 @@ async def get(conn: Connection, attempt_id: UUID) -> CallReport | None:
 
 
 async def keep_recordings(tx: Connection, recordings: Sequence[tuple[UUID, str]]) -> None:
-    """Of attempts that exist, where carriers say that their recordings are."""
+    """The addresses of recordings, as carriers report them, for existing attempts."""
     if recordings:
         ids, refs = zip(*recordings, strict=True)
         await tx.execute(_SQL.keep_recordings, ids, refs)

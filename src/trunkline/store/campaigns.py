@@ -1,4 +1,4 @@
-"""Campaigns: what they are, how far they are, and the leads that have to follow a change."""
+"""Campaigns, their progress, and the leads that have to follow a change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _SQL = Area("campaigns")
 
 
 class Given(NamedTuple):
-    """What leads take from their campaign unless they say otherwise."""
+    """What leads inherit from their campaign unless their rows say otherwise."""
 
     pool_id: str
     priority: int
@@ -64,7 +64,7 @@ class Campaign:
     running_since: datetime | None
     created_at: datetime
     updated_at: datetime
-    # Postgres' clock when this was read.
+    # Postgres's clock when this was read.
     now: datetime
 
     @property
@@ -73,7 +73,7 @@ class Campaign:
 
     @property
     def runs_since(self) -> datetime | None:
-        """Since when its leads are called. Before its start nobody is."""
+        """Since when its leads are called. Before its start none is."""
         if self.running_since is None or self.starts_at is None:
             return self.running_since
         return max(self.running_since, self.starts_at)
@@ -89,7 +89,7 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class ListedCampaign(Campaign):
-    """With how many leads it has, and how many of them have finished."""
+    """With its number of leads, and of those that have finished."""
 
     leads: int
     finished: int
@@ -140,7 +140,7 @@ async def list_campaigns(
 
 
 async def edit(tx: Connection, campaign_id: UUID, changes: Mapping[str, Any]) -> Campaign:
-    """What is named is changed; a start, an end or a webhook also to none."""
+    """Change the named fields; a start, an end or a webhook may be set to none."""
     row = await tx.fetchrow(
         _SQL.edit,
         campaign_id,
@@ -189,7 +189,7 @@ async def waiting(tx: Connection, campaign: Campaign, *, limit: int) -> list[UUI
 
 
 async def give(tx: Connection, campaign: Campaign, *, limit: int) -> bool:
-    """Give waiting leads what was edited. Whether there are more of them."""
+    """Apply edited fields to waiting leads. Returns whether there are more of them."""
     row = await tx.fetchrow(
         _SQL.give, campaign.id, campaign.merchant_id, limit, *campaign.given, *campaign.gives
     )
@@ -202,7 +202,7 @@ async def mark_given(tx: Connection, campaign_id: UUID) -> None:
 
 
 async def progress(conn: Connection, campaign: Campaign) -> list[OutcomeCount]:
-    """From what is kept: it costs the same with a million leads as with ten."""
+    """From folded counts: it costs the same with a million leads as with ten."""
     rows = await conn.fetch(
         _SQL.progress, campaign.id, campaign.merchant_id, campaign.reseller_id, campaign.runs_since
     )
@@ -210,18 +210,18 @@ async def progress(conn: Connection, campaign: Campaign) -> list[OutcomeCount]:
 
 
 async def fold_counts(tx: Connection, *, fresh_min: int, fresh_max: int) -> int:
-    """How many rows of what is kept were folded: none while fewer than `fresh_min` are new."""
+    """Returns how many rows were folded: none while fewer than `fresh_min` are new."""
     return int(await tx.fetchval(_SQL.fold_counts, fresh_min, fresh_max))
 
 
 async def sample(conn: Connection, campaign: Campaign) -> tuple[str, str | None] | None:
-    """Phone and zone of somebody whom it has yet to call."""
+    """Phone and zone of a lead that it has yet to call."""
     row = await conn.fetchrow(_SQL.sample, campaign.id, campaign.merchant_id)
     return None if row is None else (row["phone"], row["timezone"])
 
 
 async def layers(conn: Connection, campaign: Campaign) -> list[str | None]:
-    found: list[str | None] = await conn.fetchval(
+    documents: list[str | None] = await conn.fetchval(
         _SQL.layers, campaign.reseller_id, campaign.merchant_id, campaign.id
     )
-    return found
+    return documents

@@ -1,4 +1,4 @@
-"""What carriers say that calls cost, and up to when they were asked."""
+"""The carriers' prices of calls, and up to when they were read."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ _SQL = Area("carrier_costs")
 
 
 class CostReading(Value, frozen=True):
-    """The calls of an account that ended in a stretch of time, to be read so long after it."""
+    """The calls of an account that ended in a period, to be read `lag_s` after it."""
 
     carrier: str
     account: str
@@ -28,7 +28,7 @@ async def claim(
 
 
 async def keep(conn: Connection, carrier: str, costs: Mapping[str, tuple[int, str]]) -> int:
-    """By call id: micros and currency. How many calls of ours had none before."""
+    """By call id: micros and currency. Returns how many calls of ours had none before."""
     if not costs:
         return 0
     micros, currencies = zip(*costs.values(), strict=True)

@@ -1,4 +1,4 @@
-"""What the console has to remember: links that were used and sessions that were signed out."""
+"""Persistent state of the console: used links and ended sessions."""
 
 from datetime import datetime
 from uuid import UUID
@@ -10,7 +10,7 @@ _SQL = Area("console")
 
 
 async def spend(conn: Connection, spent_id: UUID, until: datetime) -> bool:
-    """False if it was spent before: of two who try at once, one gets True."""
+    """False if it was spent before: of two concurrent tries, one gets True."""
     return await conn.fetchval(_SQL.spend, spent_id, until) is not None
 
 

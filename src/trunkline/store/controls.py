@@ -1,4 +1,4 @@
-"""What is stopped, by whom, why and until when. Every change raises a number that all processes look at."""
+"""Stops: who set them, why and until when. Every change raises a version that all processes poll."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Scope(StrEnum):
 
 
 class Level(StrEnum):
-    """Who set a stop. What one level has stopped goes on when that level, and no other, says so."""
+    """Who set a stop. Only the level that set a stop can lift it."""
 
     PLATFORM = "platform"
     RESELLER = "reseller"
@@ -49,7 +49,7 @@ Phase = Literal["stopped", "ramping", "over"]
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A stop and the way back from it: stopped until `ends_at`, then growing to the full pace within `ramp_s`."""
+    """A stop and its ramp: stopped until `ends_at`, then growing to the full pace within `ramp_s`."""
 
     scope: Scope
     subject: str
@@ -62,7 +62,7 @@ class Control:
     ramp_s: int
     reseller_id: str | None
     merchant_id: str | None
-    # Postgres' clock when this was read.
+    # Postgres's clock when this was read.
     seen_at: datetime
 
     @property
@@ -74,7 +74,7 @@ class Control:
         return self.ends_at and self.ends_at + timedelta(seconds=self.ramp_s)
 
     def share(self, now: datetime) -> float:
-        """The part of its usual starts that it may make: 0 while stopped, 1 when all is as before."""
+        """The share of its usual starts that it may make: 0 while stopped, 1 after the ramp."""
         if self.ends_at is None or now < self.ends_at:
             return 0.0
         since_s = (now - self.ends_at).total_seconds()
@@ -88,14 +88,14 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class NewStop:
-    """`ends_at` is a moment, `ends_in_s` a time from now by Postgres' clock; neither: until somebody lifts it."""
+    """`ends_at` is a time, `ends_in_s` a delay from now by Postgres's clock; neither: until it is lifted."""
 
     scope: Scope
     subject: str
     set_by: Level
     reason: str
     by: str
-    # Whose the subject is.
+    # The owner of the subject.
     tenant: Tenant
     ramp_s: int
     ends_at: datetime | None = None
@@ -134,7 +134,7 @@ async def list_controls(
 
 
 async def stop(tx: Connection, new: NewStop) -> Control:
-    """Must be a transaction: the number it raises is the one under which others find the change."""
+    """Needs a transaction: other processes find the change by the version that it raises."""
     await tx.execute(_SQL.raise_version)
     await tx.execute(_SQL.forget_over)
     row = await tx.fetchrow(
@@ -164,7 +164,7 @@ async def resume(
 
 
 async def may_start(tx: Connection, installation: UUID, beat: int) -> bool:
-    """Inside an intent: no kill switch, no promoter pause, and still the database that the caller knows."""
+    """Inside an intent: no kill switch, no promoter pause, and still the database that the caller has seen."""
     return bool(await tx.fetchval(_SQL.may_start, installation, beat))
 
 

@@ -1,4 +1,4 @@
-"""Cooldowns: what a carrier refuses for our sake is left alone for a while, then asked with one call at a time."""
+"""Cooldowns: what a carrier refuses because of us is left out for a while, then probed with one call at a time."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -16,7 +16,7 @@ AccountName = tuple[str, str]
 
 
 class Subject(Value, frozen=True):
-    """What a cooldown holds up. Its name: `carrier/account`, `carrier/account/country`, a number's id, or
+    """What is in a cooldown. Its name: `carrier/account`, `carrier/account/country`, a number's id, or
     `process:carrier/account`."""
 
     scope: Scope
@@ -24,7 +24,7 @@ class Subject(Value, frozen=True):
 
 
 class CooldownProbe(Value, frozen=True):
-    """The last attempt that was sent to see whether a cooldown is over, and what became of it."""
+    """The last attempt that probed a cooldown, and its state."""
 
     id: UUID
     state: str
@@ -34,7 +34,7 @@ class CooldownProbe(Value, frozen=True):
 
 
 class Cooldown(Value, frozen=True):
-    """`probe` is None before the first one. `needs_ringing`: the carrier takes such calls and fails them later."""
+    """`probe` is None before the first one. `needs_ringing`: the carrier accepts such calls and fails them later."""
 
     code: str
     opens_at: datetime
@@ -56,9 +56,9 @@ class CarrierRefused(Value, frozen=True):
     account: AccountName
     code: str
     why: str = ""
-    # What an operator does about it.
+    # What an operator has to do about it.
     remedy: str = ""
-    after_taken: bool = False
+    after_acceptance: bool = False
 
 
 class BegunCooldown(Value, frozen=True):
@@ -71,8 +71,8 @@ class BegunCooldown(Value, frozen=True):
     opens_at: datetime
 
 
-class Holding(Value, frozen=True):
-    """A cooldown as a person is told of it: which one it is, why and since when, and when it is tried next."""
+class ActiveCooldown(Value, frozen=True):
+    """A cooldown for people: which one it is, why and since when, and when it is probed next."""
 
     subject: Subject
     code: str
@@ -87,7 +87,7 @@ class Holding(Value, frozen=True):
 async def begin(
     conn: Connection, refused: Sequence[CarrierRefused], *, first_wait_s: float
 ) -> list[BegunCooldown]:
-    """A transaction of its own: whoever writes results holds attempts, and limits come first."""
+    """A transaction of its own: writing results locks attempts, and limits are locked first."""
     rows = await conn.fetch(
         _SQL.begin,
         [r.subject.scope for r in refused],
@@ -96,7 +96,7 @@ async def begin(
         [r.account[1] for r in refused],
         [r.code[:200] for r in refused],
         [r.why for r in refused],
-        [r.after_taken for r in refused],
+        [r.after_acceptance for r in refused],
         first_wait_s,
     )
     return [
@@ -118,25 +118,25 @@ async def name_probes(tx: Connection, probes: Sequence[NewProbe]) -> None:
     )
 
 
-async def end_taken(tx: Connection, taken: Iterable[tuple[Subject, UUID]]) -> list[Subject]:
-    """End those whose probe was taken, by their probe; which of them were still there."""
-    found = list(taken)
+async def end_accepted(tx: Connection, accepted: Iterable[tuple[Subject, UUID]]) -> list[Subject]:
+    """End those whose probe was accepted, by their probe; returns those that still existed."""
+    ended = list(accepted)
     rows = await tx.fetch(
-        _SQL.end_taken,
-        [subject.scope for subject, _ in found],
-        [subject.name for subject, _ in found],
-        [probe for _, probe in found],
+        _SQL.end_accepted,
+        [subject.scope for subject, _ in ended],
+        [subject.name for subject, _ in ended],
+        [probe for _, probe in ended],
     )
     return [_subject(row) for row in rows]
 
 
-async def note_taken(
+async def note_accepted(
     conn: Connection, accounts: Sequence[AccountName], probes: Sequence[UUID], reached: Sequence[Subject] = ()
 ) -> list[Subject]:
-    """These accounts took calls; the cooldowns that are over because a probe was among them, or because the process
-    that could not reach them did."""
+    """These accounts accepted calls. Returns the cooldowns that end because a probe was among them, or because the
+    process that could not reach them did."""
     rows = await conn.fetch(
-        _SQL.note_taken,
+        _SQL.note_accepted,
         [carrier for carrier, _ in accounts],
         [account for _, account in accounts],
         probes,
@@ -146,7 +146,7 @@ async def note_taken(
 
 
 async def note_unexplained(conn: Connection, account: AccountName, code: str, leads: Sequence[UUID]) -> int:
-    """How many people met this code in a row, with no call taken between."""
+    """How many leads met this code in a row, with no accepted call between."""
     count: int = await conn.fetchval(_SQL.note_unexplained, *account, code[:200], leads)
     return count
 
@@ -166,13 +166,13 @@ async def resting(conn: Connection) -> dict[UUID, datetime]:
     return {row["id"]: row["until"] for row in await conn.fetch(_SQL.resting)}
 
 
-async def holding(
+async def active(
     conn: Connection, account: AccountName, number_id: UUID | None = None, country: str = ""
-) -> list[Holding]:
-    """What holds up calls of this account from this number to this country, the oldest first."""
-    rows = await conn.fetch(_SQL.holding, *account, str(number_id), country)
+) -> list[ActiveCooldown]:
+    """The cooldowns that apply to calls of this account from this number to this country, the oldest first."""
+    rows = await conn.fetch(_SQL.active, *account, str(number_id), country)
     return [
-        Holding(
+        ActiveCooldown(
             _subject(row),
             row["code"],
             row["why"],
@@ -187,8 +187,8 @@ async def holding(
 
 
 async def renew_account(tx: Connection, account: AccountName, *, known_in_s: float) -> list[Subject]:
-    """Its credentials or its address changed: its next call is a probe, as soon as every process knows of it. What no
-    longer holds of it."""
+    """Its credentials or its address changed: its next call is a probe, as soon as every process has read the change.
+    Returns the cooldowns that end by it."""
     return [_subject(row) for row in await tx.fetch(_SQL.renew_account, *account, known_in_s)]
 
 

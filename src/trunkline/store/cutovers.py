@@ -1,4 +1,4 @@
-"""Merchants that are moved here from another system: since when, and which of their leads that system has called."""
+"""Cutovers of merchants from another system: since when, and which of their leads that system has called."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ async def merchants(conn: Connection) -> list[tuple[str, str]]:
 
 
 async def overdue(conn: Connection, merchant_ids: Sequence[str]) -> dict[str, int]:
-    """Leads that wait although their time has come, by merchant, most first."""
+    """Waiting leads that are past their due time, by merchant, most first."""
     return {row["merchant_id"]: row["leads"] for row in await conn.fetch(_SQL.overdue, merchant_ids)}
 
 
@@ -30,10 +30,10 @@ async def drop(tx: Connection, merchant_ids: Sequence[str]) -> None:
 
 
 async def left_out(conn: Connection) -> list[tuple[str, str]]:
-    """Resellers and merchants that a hosted flag service has left out, as far as it was written down."""
+    """Resellers and merchants that a hosted flag service leaves out, as last recorded."""
     return [(row["reseller_id"], row["id"]) for row in await conn.fetch(_SQL.left_out)]
 
 
 async def observe(conn: Connection, off: Sequence[str], on: Sequence[str]) -> None:
-    """Write down whom a hosted flag service leaves out, and when it no longer does."""
+    """Record which merchants a hosted flag service leaves out, and since when it no longer does."""
     await conn.execute(_SQL.observe, off, on)

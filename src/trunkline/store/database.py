@@ -1,4 +1,4 @@
-"""The pool of Postgres connections, and what a part may do with it.
+"""The pool of Postgres connections, and the ways to use it.
 
 Safe behind a transaction pooler: no session state, no session advisory locks, no LISTEN here. With
 `DATABASE_POOLER=transaction` statements are not prepared by name, and a single statement runs inside a transaction,
@@ -23,8 +23,8 @@ Connection: TypeAlias = (
     "asyncpg.pool.PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
 )
 
-# What a broken or restarting server looks like from here. A statement that failed this way may have committed.
-# InterfaceError is also the base of DataError, a value that Postgres cannot take: look for that one first.
+# The errors of a broken or restarting server. A statement that failed this way may have committed. InterfaceError is
+# also the base of DataError, a value that Postgres cannot take: check for that one first.
 UNAVAILABLE: tuple[type[BaseException], ...] = (
     OSError,
     TimeoutError,
@@ -33,12 +33,12 @@ UNAVAILABLE: tuple[type[BaseException], ...] = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.InterfaceError,
-    # The connection broke between two steps of one statement, and the driver lost its place.
+    # The connection broke between two steps of one statement, and the driver lost its position.
     asyncpg.InternalClientError,
     asyncpg.TooManyConnectionsError,
 )
 
-# Beside a server that cannot be reached: one that cannot serve this now. Sent again, the same statement may pass.
+# Beside an unreachable server: one that cannot serve this now. Sent again, the same statement may pass.
 PASSING: tuple[type[BaseException], ...] = (
     asyncpg.InsufficientResourcesError,
     asyncpg.OperatorInterventionError,
@@ -47,20 +47,20 @@ PASSING: tuple[type[BaseException], ...] = (
     asyncpg.ReadOnlySQLTransactionError,
 )
 
-# Somebody holds a row for longer than a statement waits for it.
+# Another transaction holds a row for longer than a statement waits for it.
 ROW_HELD = asyncpg.LockNotAvailableError
 
-# What can go wrong while connecting: all of that, a refused login, and a URL that is none.
+# What can go wrong while connecting: all of that, a refused login, and an invalid URL.
 CANNOT_CONNECT: tuple[type[BaseException], ...] = (*UNAVAILABLE, asyncpg.PostgresError, ValueError)
 
-# What a driver hears that prepares statements in sessions which a pooler gives to others in between.
+# The errors of a driver that prepares statements in sessions which a pooler shares between clients.
 _OF_POOLERS = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError)
 
-# Opening one takes 13 ms with all that has to be known of its types. The first calls of a process do not wait for it.
+# Opening a connection takes 13 ms, with the lookup of its types. The first calls of a process do not wait for it.
 OPENED_AT_ONCE = 4
 
-# Sessions are kept for as long as the process runs. A pooler refuses to pass this parameter on, whatever its clients
-# sent before: without it a missing `behind_pooler` was found only when two clients met in one of its sessions.
+# Sessions last as long as the process. A pooler refuses to pass this parameter on, whatever its clients sent before:
+# without it a missing `behind_pooler` was found only when two clients met in one of its sessions.
 LIVES_UNTIL_CLOSED = {"idle_session_timeout": "0"}
 
 _SQL = Area("session")
@@ -83,7 +83,7 @@ class Database:
         name: str = "trunkline",
     ):
         self.pool = pool
-        # A session of our own has it from its start. A pooler's session is told at every transaction.
+        # A session of our own has it from its start. In a pooler's session every transaction sets it.
         self._search_path = search_path if behind_pooler else None
         kept_max = min(OPENED_AT_ONCE, pool.get_max_size() - 1)
         self.checkout = Checkout(pool, kept_max=kept_max, timeout_s=acquire_timeout_s, name=name)
@@ -99,8 +99,7 @@ class Database:
 
     def reading(self) -> AbstractAsyncContextManager[Connection]:
         """The same for statements that only read: Postgres refuses any other. The sessions of these connections are
-        read only from their start, so that no statement is sent for it; a pooler's session is told as its transaction
-        begins."""
+        read only from their start, so that it costs no statement; in a pooler's session the transaction sets it."""
         return self._in_one_piece(readonly=True) if self._behind_pooler else self._reading.lend()
 
     @asynccontextmanager
@@ -111,8 +110,8 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """One READ COMMITTED transaction, whatever the server's default: what is counted after a lock was waited for
-        must see what the lock's last holder committed."""
+        """One READ COMMITTED transaction, whatever the server's default: a count after a lock must see what the lock's
+        last holder committed."""
         async with (
             self.checkout.lend() as connection,
             connection.transaction(isolation="read_committed"),
@@ -121,8 +120,7 @@ class Database:
             yield connection
 
     def take_away(self, connection: Connection) -> None:
-        """End a connection that was lent: what is open there is rolled back, and whoever has it gets nothing more
-        done."""
+        """Close a connection that is in use: its open transaction is rolled back, and its user gets errors."""
         assert isinstance(connection, PoolConnectionProxy), "of a pool"
         self.checkout.take_away(connection)
 
@@ -152,9 +150,10 @@ async def connect(
     search_path: str | None = None,
     opened_at_once: int = OPENED_AT_ONCE,
 ) -> Database:
-    """Open the pool, or say in one line why not. A pooler has sessions of its own, so it gets no settings for them.
+    """Open the pool, or raise one line with the cause. A pooler has sessions of its own, so it gets no settings for
+    them.
 
-    `pool_size` connections at most, and as many again for what only reads: of those none is open before its turn."""
+    `pool_size` connections at most, and as many again for reads: of those none is open before its first use."""
     settings = LIVES_UNTIL_CLOSED | dict(session_settings or {})
     if search_path:
         settings["search_path"] = search_path
@@ -197,8 +196,8 @@ def _why_not(error: BaseException) -> str:
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
-    """Nothing here has session state, and a statement that resets it would be every second transaction. The driver
-    rolls back what was left open, and closes what broke, all the same."""
+    """No session has state, and a statement that resets it would be every second transaction. The driver rolls back
+    open transactions, and closes broken connections, all the same."""
 
 
 async def _prepare_connection(connection: Any) -> None:
@@ -210,17 +209,17 @@ async def _prepare_connection(connection: Any) -> None:
             encoder=lambda value: _encode_json(value).decode(),
             decoder=_decode_json,
         )
-    # The driver looks a type up when it first meets it, which would be in the middle of some call.
+    # The driver looks a type up at its first use, which would be in the middle of some call.
     await connection.fetch("SELECT NULL::jsonb[], NULL::json[]")
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same statement may do better in a moment. A value that Postgres cannot take never will."""
+    """Whether the same statement may succeed if repeated. One with a value that Postgres cannot take never will."""
     return isinstance(error, (*UNAVAILABLE, *PASSING)) and not isinstance(error, asyncpg.DataError)
 
 
 def is_of_database(error: BaseException) -> bool:
-    """Whether Postgres could not do it just now: locks, deadlocks, a fail-over, a full disk. No fault of who asked."""
+    """Whether Postgres could not do it now: locks, deadlocks, a failover, a full disk. Not the caller's fault."""
     broken: tuple[type[BaseException], ...] = (
         *PASSING,
         PoolEmpty,
@@ -231,8 +230,8 @@ def is_of_database(error: BaseException) -> bool:
 
 
 async def apart(tx: Connection, work: Awaitable[T]) -> T | Exception:
-    """Part of a transaction that may fail without the rest: what it returns, or why it left nothing behind. What
-    Postgres cannot do just now still ends the transaction: it is tried again as a whole."""
+    """Part of a transaction that may fail alone: returns its result, or its error after a rollback to the savepoint.
+    What Postgres cannot do now still fails the whole transaction, for a retry."""
     try:
         async with tx.transaction():
             return await work

@@ -1,4 +1,4 @@
-"""Why leads were not called, and how a lead stands now."""
+"""Why leads were not called, and a lead's present state."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,17 +30,16 @@ class StopOfLead:
     # Who may lift it: the platform, a reseller or a merchant.
     set_by: str
     reason: str
-    # Whoever set it, as the audit log names them.
+    # Its author, as the audit log names them.
     changed_by: str
     ends_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A lead as an intent would see it now. `number`: the one that it could best be dialled from; None, its pools have
-    none that may dial. Of their `numbers`, so many are `usable`, because nobody stopped them; so many of these have a
-    channel `free`, and so many are `unpaired`: no live call goes from them to the lead's person. `is_cut_over`: it was
-    due before its merchant was turned on."""
+    """A lead as an intent would see it now. `number`: the best one to dial it from; None, its pools have none that may
+    dial. Of their `numbers`, `usable` are not stopped; of these, `free` have a free channel, and `unpaired` have no
+    live call to the lead's person. `is_cut_over`: it was due before its merchant was turned on."""
 
     lead: LockedLead
     number: LockedNumber | None
@@ -59,8 +58,8 @@ class Standing:
     listed_until: datetime | None = None
 
 
-async def of_lead(conn: Connection, lead_id: UUID) -> list[RecordedDecision]:
-    return [pick(RecordedDecision, row) for row in await conn.fetch(_SQL.of_lead, lead_id)]
+async def history(conn: Connection, lead_id: UUID) -> list[RecordedDecision]:
+    return [pick(RecordedDecision, row) for row in await conn.fetch(_SQL.history, lead_id)]
 
 
 async def standing(conn: Connection, tenant: Tenant, lead_id: UUID) -> Standing | None:
@@ -102,7 +101,7 @@ def _number(row: Any) -> LockedNumber | None:
 
 
 async def stops(conn: Connection, lead: LockedLead) -> list[StopOfLead]:
-    """Of the lead, and of numbers that it could be dialled from (`number`, `carrier`)."""
+    """Of the lead, and of the numbers that it could be dialled from (`number`, `carrier`)."""
     campaign = f"{lead.merchant_id}/{lead.campaign_id}" if lead.campaign_id else ""
     rows = await conn.fetch(
         _SQL.stops, lead.reseller_id, lead.merchant_id, campaign, lead.pool_id, lead.overflow_pool_id

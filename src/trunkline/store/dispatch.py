@@ -1,4 +1,4 @@
-"""What the intent reads and writes, statement by statement. The caller decides what is one transaction."""
+"""The intent's statements. The caller decides what is one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ _SQL = Area("dispatch")
 
 _NONE: frozenset[UUID] = frozenset()
 
-# Somebody held a lock for too long, or Postgres broke a tie. Nothing was written.
+# A lock was held for too long, or Postgres ended a deadlock. Nothing was written.
 CONTENDED: tuple[type[BaseException], ...] = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
-# Postgres cannot take a value or a row: a bug, of which one lead must not make victims of the others.
+# Postgres cannot take a value or a row: a bug, which must not fail the other leads of the batch.
 UNACCEPTABLE: tuple[type[BaseException], ...] = (
     asyncpg.DataError,
     asyncpg.exceptions.DataError,
@@ -29,7 +29,7 @@ UNACCEPTABLE: tuple[type[BaseException], ...] = (
 
 
 class LockedLead(Value, frozen=True):
-    """A lead that is ours until the transaction ends, and what the gates have to know of it."""
+    """A lead that is locked until the transaction ends, with what the gates need."""
 
     id: UUID
     phone: Private[str]
@@ -41,7 +41,7 @@ class LockedLead(Value, frozen=True):
     max_attempts: int
     due_at: datetime
     closes_at: datetime | None
-    # Whose numbers may carry it.
+    # The pools whose numbers may dial it.
     pool_id: str
     overflow_pool_id: str | None
     merchant_max_concurrent: int | None
@@ -51,24 +51,24 @@ class LockedLead(Value, frozen=True):
     now: datetime
     # Why no call may start at all.
     halted: str | None
-    # On whose do-not-call list the phone is, if on any.
+    # The level of the do-not-call list that has the phone, if any.
     listed_by: str | None
-    # Which pre-checks it has passed lately.
+    # The pre-checks that it has passed recently.
     passed_checks: bytes | None
-    # JSON: what the assistant is told who talks, where it is the carrier's own.
+    # JSON for the prompts of the assistant, where it is the carrier's own.
     payload: Private[str | None] = None
-    # How often it was answered and no agent was there: its next call has its agent reserved, whatever a policy allows.
+    # How often it was answered without an agent: its next call has a reserved agent, whatever a policy allows.
     no_agent_count: int = 0
-    # Not before then, because people of this merchant found no agent: see migration 0038.
+    # Not before then, because calls of this merchant found no agent: see migration 0038.
     agents_from: datetime | None = None
-    # Somebody else's agents take the calls of its merchant or its pool.
+    # The agents of its merchant or its pool are external.
     are_agents_elsewhere: bool = False
-    # From then on nobody calls it.
+    # No call from then on.
     expires_at: datetime | None = None
 
     @property
     def earliest_at(self) -> datetime:
-        """When its call may leave, as far as it alone is concerned: calls are made ready ahead of their due time."""
+        """When its call may leave, as far as the lead is concerned: calls are prepared ahead of their due time."""
         return max(self.now, self.due_at)
 
 
@@ -86,8 +86,8 @@ class LockedNumber(Value, frozen=True):
 
 
 class Overdial(Value, frozen=True):
-    """A call without an agent kept for it, by choice: whose agents it counts on, how probably it is answered, and the
-    share of abandoned calls that it was admitted under."""
+    """A call without a reserved agent, by choice: the group whose agents it counts on, the probability of an answer,
+    and the share of abandoned calls that it was admitted under."""
 
     group: str
     answer_rate: float
@@ -102,18 +102,18 @@ class NewAttempt(Value, frozen=True):
     send_at: datetime
     reserved_micros: int
     day: date
-    # The end of its calling window, as it stood when it was admitted.
+    # The end of its calling window when it was admitted.
     closes_at: datetime | None = None
-    # The agent that is kept for the call; None where it needs none, or is overdialled.
+    # The agent that is reserved for the call; None where it needs none, or is overdialled.
     slot: Slot | None = None
     overdial: Overdial | None = None
     ring_min_s: int = 0
-    # When everything that the call needs was there; None: when its lead was due.
+    # When all that the call needs was available; None: when its lead was due.
     ready_at: datetime | None = None
 
 
 class NextStart(Value, frozen=True):
-    """A pace, once this attempt has started."""
+    """The next start of a pace, once this attempt has started."""
 
     attempt_id: UUID
     kind: str
@@ -136,7 +136,7 @@ class NewDecision(Value, frozen=True):
 
 @dataclass(slots=True)
 class IntentWrites:
-    """Everything that an intent writes."""
+    """All writes of an intent."""
 
     attempts: list[NewAttempt] = field(default_factory=list)
     next_starts: list[NextStart] = field(default_factory=list)
@@ -150,15 +150,15 @@ class IntentWrites:
 
 
 class WrittenIntents(Value, frozen=True):
-    """The attempts that went in, those whose slot did, and the leads that moved, as the schedule needs them."""
+    """The inserted attempts, those whose slot was, and the entries of the leads that moved, for the schedule."""
 
     inserted: frozenset[UUID]
-    kept: frozenset[UUID]
+    reserved: frozenset[UUID]
     moved: Mapping[UUID, Entry]
 
 
 class Explanation(Value, frozen=True):
-    """What a lead is like that could not be locked. Everything is None of one that is gone."""
+    """The state of a lead that could not be locked. All fields are None for one that is gone."""
 
     attempt_id: UUID
     status: str | None
@@ -170,7 +170,7 @@ class Explanation(Value, frozen=True):
 
 
 class Owners(Value, frozen=True):
-    """The attempts that stand in the way of one."""
+    """The attempts that conflict with one."""
 
     channel: UUID | None
     person: UUID | None
@@ -197,7 +197,7 @@ async def lock_granted(
     known: tuple[UUID, int] | None,
 ) -> dict[UUID, LockedLead]:
     """Bound the transaction, then lock the leads that are still as granted. By lead. `known` is the database that the
-    caller has seen, and how far it had come."""
+    caller has seen, and its beat."""
     rows = await tx.fetch(
         _SQL.lock_granted,
         [g.lead_id for g in grants],
@@ -211,23 +211,23 @@ async def lock_granted(
     return {row["id"]: LockedLead(**row) for row in rows}
 
 
-async def write(tx: Connection, writing: IntentWrites, dialer: str) -> WrittenIntents:
-    inserted, kept = await _write_attempts(tx, writing, dialer) if writing.attempts else (_NONE, _NONE)
-    moved = await _write_refusals(tx, writing) if writing.has_refusals else {}
-    return WrittenIntents(inserted, kept, moved)
+async def write(tx: Connection, writes: IntentWrites, dialer: str) -> WrittenIntents:
+    inserted, reserved = await _write_attempts(tx, writes, dialer) if writes.attempts else (_NONE, _NONE)
+    moved = await _write_refusals(tx, writes) if writes.has_refusals else {}
+    return WrittenIntents(inserted, reserved, moved)
 
 
 async def _write_attempts(
-    tx: Connection, writing: IntentWrites, dialer: str
+    tx: Connection, writes: IntentWrites, dialer: str
 ) -> tuple[frozenset[UUID], frozenset[UUID]]:
-    starts = writing.next_starts
-    slots = [a.slot for a in writing.attempts]
-    overdials = [a.overdial for a in writing.attempts]
+    starts = writes.next_starts
+    slots = [a.slot for a in writes.attempts]
+    overdials = [a.overdial for a in writes.attempts]
     rows = await tx.fetch(
         _SQL.write_intents,
-        *_columns(writing.attempts),
-        [a.reserved_micros for a in writing.attempts],
-        [a.day for a in writing.attempts],
+        *_columns(writes.attempts),
+        [a.reserved_micros for a in writes.attempts],
+        [a.day for a in writes.attempts],
         dialer,
         [s.attempt_id for s in starts],
         [s.kind for s in starts],
@@ -240,20 +240,20 @@ async def _write_attempts(
         [o.group if o else None for o in overdials],
         [o.answer_rate if o else None for o in overdials],
         [o.abandon_max if o else None for o in overdials],
-        [a.ready_at for a in writing.attempts],
+        [a.ready_at for a in writes.attempts],
     )
     inserted = frozenset(row["id"] for row in rows if row["is_attempt"])
     return inserted, frozenset(row["id"] for row in rows if not row["is_attempt"])
 
 
-async def _write_refusals(tx: Connection, writing: IntentWrites) -> dict[UUID, Entry]:
-    finishes, moves, decisions = writing.ends.values(), writing.moves.values(), writing.decisions
+async def _write_refusals(tx: Connection, writes: IntentWrites) -> dict[UUID, Entry]:
+    finishes, moves, decisions = writes.ends.values(), writes.moves.values(), writes.decisions
     rows = await tx.fetch(
         _SQL.write_refusals,
-        list(writing.ends),
+        list(writes.ends),
         [f.word or f.outcome.value for f in finishes],
         [f.reason for f in finishes],
-        list(writing.moves),
+        list(writes.moves),
         [m.due_at for m in moves],
         [m.closes_at for m in moves],
         [d.lead_id for d in decisions],
@@ -297,7 +297,7 @@ async def explain(tx: Connection, grants: Sequence[Grant]) -> dict[UUID, Explana
 
 
 async def owners(tx: Connection, attempts: Sequence[NewAttempt]) -> dict[UUID, Owners]:
-    """By the attempt that did not go in."""
+    """By the attempt that was not inserted."""
     rows = await tx.fetch(
         _SQL.owners,
         [a.grant.attempt_id for a in attempts],
@@ -311,18 +311,18 @@ async def owners(tx: Connection, attempts: Sequence[NewAttempt]) -> dict[UUID, O
 
 
 async def disown(tx: Connection, attempts: Sequence[NewAttempt], dialer: str) -> list[Entry]:
-    """Write attempts as not sent, whatever became of their commit; the leads that are due again."""
+    """Write attempts as not sent, whatever happened to their commit; returns the leads that are due again."""
     await tx.execute(_SQL.disown_lock, [a.lead.id for a in attempts])
     rows = await tx.fetch(_SQL.disown, *_columns(attempts), dialer)
-    back = await tx.fetch(_SQL.disown_leads, [row["lead_id"] for row in rows])
-    return [entry_of(row) for row in back]
+    due_again = await tx.fetch(_SQL.disown_leads, [row["lead_id"] for row in rows])
+    return [entry_of(row) for row in due_again]
 
 
-async def put_off(
+async def defer_broken(
     conn: Connection, lead_id: UUID, version: int, error: str
 ) -> tuple[Finish | None, Entry | None]:
-    """A lead that broke its own intent: later, for longer each time, or ended after ten."""
-    row = await conn.fetchrow(_SQL.put_off, lead_id, version, error[:500])
+    """A lead that broke its own intent: deferred, longer each time, or ended after ten times."""
+    row = await conn.fetchrow(_SQL.defer_broken, lead_id, version, error[:500])
     if row is None:
         return None, None
     if row["outcome"] is not None:

@@ -1,4 +1,4 @@
-"""Whom nobody calls: lists of a merchant, of a reseller, of the platform. Asked at ingest and inside every intent."""
+"""Do-not-call lists of a merchant, of a reseller, of the platform. Checked at ingest and inside every intent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

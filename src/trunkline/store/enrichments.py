@@ -1,4 +1,4 @@
-"""What was learnt of calls after their end. A row moves from ENRICHING once."""
+"""Enrichments of calls after their end. A row moves from ENRICHING once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _SQL = Area("enrichments")
 
 @dataclass(frozen=True, slots=True)
 class NewItem:
-    """`source` is JSON. An item without an attempt is about no call of ours."""
+    """`source` is JSON. An item without an attempt belongs to no call of ours."""
 
     item_id: str
     tenant: Tenant
@@ -43,8 +43,8 @@ class Enriched:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What is told of an item to those whose call it is about."""
+class EnrichmentView:
+    """An item as the owners of its call see it."""
 
     item_id: str
     attempt_id: UUID
@@ -73,26 +73,26 @@ async def get(conn: Connection, item_id: str) -> Item | None:
     return pick_or_none(Item, await conn.fetchrow(_SQL.get, item_id))
 
 
-async def of_attempt(conn: Connection, tenant: Tenant, attempt_id: UUID) -> list[Found]:
-    rows = await conn.fetch(_SQL.of_attempt, tenant.reseller_id, tenant.merchant_id, attempt_id)
-    return [pick(Found, row) for row in rows]
+async def for_attempt(conn: Connection, tenant: Tenant, attempt_id: UUID) -> list[EnrichmentView]:
+    rows = await conn.fetch(_SQL.for_attempt, tenant.reseller_id, tenant.merchant_id, attempt_id)
+    return [pick(EnrichmentView, row) for row in rows]
 
 
-async def of_lead(conn: Connection, lead_id: UUID) -> list[Found]:
-    """The caller has made sure whose lead it is."""
-    return [pick(Found, row) for row in await conn.fetch(_SQL.of_lead, lead_id)]
+async def for_lead(conn: Connection, lead_id: UUID) -> list[EnrichmentView]:
+    """The caller has checked whose lead it is."""
+    return [pick(EnrichmentView, row) for row in await conn.fetch(_SQL.for_lead, lead_id)]
 
 
-async def complete(tx: Connection, item_id: str, found: Enriched) -> bool:
-    """False: somebody else was faster, or the item was discarded."""
+async def complete(tx: Connection, item_id: str, result: Enriched) -> bool:
+    """False: another process was faster, or the item was discarded."""
     return (
-        await tx.fetchval(_SQL.complete, item_id, found.recording_ref, found.transcript, found.data)
+        await tx.fetchval(_SQL.complete, item_id, result.recording_ref, result.transcript, result.data)
         is not None
     )
 
 
 async def expired(conn: Connection, age_s: float, limit: int) -> dict[str, str | None]:
-    """Items that were not changed for so long, and where their recordings are."""
+    """Items that were not changed for this long, and the addresses of their recordings."""
     return {row["item_id"]: row["recording_ref"] for row in await conn.fetch(_SQL.expired, age_s, limit)}
 
 

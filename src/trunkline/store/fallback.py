@@ -1,5 +1,5 @@
-"""What a walk over waiting leads and free channels reads when Valkey is away. Every answer is bounded by its caller,
-and nothing is locked."""
+"""Reads waiting leads and free channels while Valkey is unavailable. The caller bounds every result, and nothing is
+locked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,8 +17,8 @@ _SQL = Area("fallback")
 FIRST_NUMBER = UUID(int=0)
 
 
-class SomeChannels(Value, frozen=True):
-    """A number, and some of its channels that nobody holds."""
+class FreeChannels(Value, frozen=True):
+    """A number, and some of its free channels."""
 
     pool_id: str
     number_id: UUID
@@ -40,12 +40,12 @@ class FlowHead(Value, frozen=True):
 
 
 async def set_bounds(tx: Connection, *, timeout_ms: int) -> None:
-    """First in a transaction: for how long and how its statements run."""
+    """First in a transaction: the time limit and the planner settings of its statements."""
     await tx.execute(_SQL.bounds, str(timeout_ms))
 
 
 async def waiting_pools(tx: Connection, *, after: str, limit: int) -> list[str]:
-    """Pools with leads that wait, from the one after `after` and round to it again."""
+    """Pools with waiting leads, from the one after `after` and round to it again."""
     return [row["pool_id"] for row in await tx.fetch(_SQL.pools, after, limit)]
 
 
@@ -58,9 +58,9 @@ async def free_channels(
     not_numbers: Sequence[UUID] = (),
     not_accounts_of: Sequence[UUID] = (),
     not_accounts: Sequence[AccountName] = (),
-) -> dict[str, list[SomeChannels]]:
-    """Of each pool the next numbers after the named one, round to it again. Accounts are named by a number each, or by
-    themselves."""
+) -> dict[str, list[FreeChannels]]:
+    """Of each pool the next numbers after the given one, round to it again. Accounts are given by one of their numbers,
+    or by name."""
     rows = await tx.fetch(
         _SQL.channels,
         list(after),
@@ -71,10 +71,10 @@ async def free_channels(
         not_accounts_of,
         [f"{carrier}/{account}" for carrier, account in not_accounts],
     )
-    found: dict[str, list[SomeChannels]] = {pool_id: [] for pool_id in after}
+    by_pool: dict[str, list[FreeChannels]] = {pool_id: [] for pool_id in after}
     for row in rows:
-        found[row["pool_id"]].append(SomeChannels(row["pool_id"], row["number_id"], tuple(row["free"])))
-    return found
+        by_pool[row["pool_id"]].append(FreeChannels(row["pool_id"], row["number_id"], tuple(row["free"])))
+    return by_pool
 
 
 async def flow_heads(
@@ -84,7 +84,7 @@ async def flow_heads(
     flows_max: int,
     not_leads: Sequence[UUID] = (),
 ) -> dict[str, list[FlowHead]]:
-    """Of each pool the next flows after the named one, up to the last."""
+    """Of each pool the next flows after the given one, up to the last."""
     keys = [
         (flow.merchant_id, flow.campaign_id or NO_CAMPAIGN) if flow else ("", NO_CAMPAIGN)
         for flow in after.values()
@@ -97,11 +97,11 @@ async def flow_heads(
         flows_max,
         not_leads,
     )
-    found: dict[str, list[FlowHead]] = {pool_id: [] for pool_id in after}
+    by_pool: dict[str, list[FlowHead]] = {pool_id: [] for pool_id in after}
     for row in rows:
         flow = Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], campaign_of(row["campaign"]))
-        found[row["pool_id"]].append(FlowHead(flow, _lead(row)))
-    return found
+        by_pool[row["pool_id"]].append(FlowHead(flow, _lead(row)))
+    return by_pool
 
 
 def _lead(row: Any) -> DueLead | None:

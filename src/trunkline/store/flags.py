@@ -1,4 +1,4 @@
-"""Feature flags as they were set. What nobody has set is as the code has it."""
+"""Feature flags as they were set. An unset flag has the default of the code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Flag:
     reason: str
     changed_by: str
     changed_at: datetime
-    # Grows with every change. 0: nobody has set it.
+    # Grows with every change. 0: never set.
     version: int = 0
 
 
@@ -32,7 +32,7 @@ async def list_flags(conn: Connection) -> list[Flag]:
 
 
 async def lock(tx: Connection, name: str) -> Flag | None:
-    """The flag as it is, now that nobody else can change it. Raises the number under which others find the change."""
+    """The flag, locked against other changes. Raises the version by which other processes find the change."""
     await tx.execute(_SQL.raise_version)
     return pick_or_none(Flag, await tx.fetchrow(_SQL.get, name))
 

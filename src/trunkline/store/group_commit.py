@@ -1,7 +1,7 @@
-"""Group commit: what several ask at the same time is one transaction.
+"""Group commit: concurrent requests share one transaction.
 
-Whoever asks while a group is being written waits for the next one, so a lone request waits for nobody, and under load a
-transaction is shared by as many as came while the last one ran.
+A request that comes while a group is being written waits for the next one, so a lone request does not wait, and under
+load a transaction is shared by all that came while the last one ran.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from trunkline.store.database import UNAVAILABLE, Connection, Database
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-# A group that took longer would hold a connection for long; what is left over goes with the next one.
+# A larger group would hold a connection for long; the others go with the next one.
 GROUP_MAX = 64
 
 Write = Callable[[Connection, Sequence[Item]], Awaitable[Sequence[Answer]]]
 
 
 class GroupCommit(Generic[Item, Answer]):
-    """`write` answers each of its items, in their order, with one statement. A group that Postgres refuses is written
-    one by one, so that nobody fails for what another asked. `timeout_s` bounds a group, in a task of its own: the
-    driver does not let go of a connection to a server that hangs. Whoever waited behind such a group has waited long
-    enough too."""
+    """`write` returns a result for each of its items, in their order, with one statement. A group that Postgres refuses
+    is written one by one, so that no item fails because of another. `timeout_s` bounds a group, in a task of its own:
+    the driver does not release a connection to a server that hangs. Items that waited behind such a group fail with
+    it."""
 
     def __init__(self, database: Database, write: Write[Item, Answer], timeout_s: float):
         self._database = database
@@ -36,7 +36,7 @@ class GroupCommit(Generic[Item, Answer]):
         self._writer: asyncio.Task[None] | None = None
 
     async def ask(self, item: Item) -> Answer:
-        """Raises what the statement raised. Who stops waiting is written all the same."""
+        """Raises what the statement raised. An item whose caller stops waiting is written all the same."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
         if self._writer is None or self._writer.done():
@@ -61,19 +61,19 @@ class GroupCommit(Generic[Item, Answer]):
                 else:
                     await self._write_singly(group)
             else:
-                for (_, answer), found in zip(group, answers, strict=True):
+                for (_, answer), result in zip(group, answers, strict=True):
                     if not answer.done():
-                        answer.set_result(found)
+                        answer.set_result(result)
 
     async def _write_singly(self, group: Sequence[tuple[Item, "asyncio.Future[Answer]"]]) -> None:
         for item, answer in group:
             try:
-                (found,) = await self._written([item])
+                (result,) = await self._written([item])
             except Exception as error:
                 _fail([(item, answer)], error)
             else:
                 if not answer.done():
-                    answer.set_result(found)
+                    answer.set_result(result)
 
     async def _written(self, items: Sequence[Item]) -> Sequence[Answer]:
         return await in_time(self._timeout_s, self._in_a_transaction(items))

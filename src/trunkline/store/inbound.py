@@ -1,4 +1,4 @@
-"""Calls that come in: the number they ring at, the channel they take, and what its owner decided about them."""
+"""Inbound calls: the number they call, the channel they take, and its owner's policy for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _SQL = Area("inbound")
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A call that rings at one of our numbers."""
+    """An inbound call to one of our numbers."""
 
     attempt_id: UUID
     carrier: str

@@ -1,4 +1,4 @@
-"""Jobs as people see them: what there is, and what can be done about it."""
+"""Jobs for operators: lists, counts, and actions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +62,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class TypeState:
-    """How much there is of a type, counted up to a limit, and whether it is paused."""
+    """The counts of a type, up to a limit, and whether it is paused."""
 
     job_type: str
     pending: int
@@ -74,7 +74,7 @@ class TypeState:
 
 class Cancelled(StrEnum):
     DONE = "cancelled"
-    # It runs. Its worker will hear of it, and may finish first.
+    # It runs. Its worker is notified, and may finish first.
     ASKED = "asked"
 
 
@@ -112,7 +112,7 @@ async def get(conn: Connection, tenant: Tenant, job_id: UUID) -> Job | None:
 
 
 async def cancel(tx: Connection, tenant: Tenant, job_id: UUID, reason: str) -> Cancelled | None:
-    """End a waiting job, or ask for the end of a running one. None: it is neither."""
+    """Cancel a waiting job, or request it of a running one. None: it is neither."""
     match await _locked_status(tx, tenant, job_id):
         case JobStatus.PENDING:
             await tx.execute(_SQL.cancel_pending, job_id, reason)
@@ -135,7 +135,7 @@ async def run_now(tx: Connection, tenant: Tenant, job_id: UUID) -> Inserted | No
 async def replay(
     tx: Connection, tenant: Tenant, *, job_id: UUID | None = None, job_type: str | None = None
 ) -> tuple[int, list[Inserted]]:
-    """Put dead letters back; how many there were, and those that wait now. The others were superseded."""
+    """Put dead letters back; returns how many there were, and those that wait now. The others were superseded."""
     rows = await tx.fetch(_SQL.dead_ids, tenant.reseller_id, tenant.merchant_id, job_type, job_id, REPLAY_MAX)
     back = await tx.fetch(_SQL.replay, [row["id"] for row in rows])
     return len(rows), [inserted(row) for row in back]
@@ -160,8 +160,8 @@ async def dead_letters(conn: Connection) -> dict[str, int]:
 
 
 def _job(row: asyncpg.Record) -> Job:
-    found = pick(Job, row)
-    return replace(found, status=JobStatus(found.status))
+    job = pick(Job, row)
+    return replace(job, status=JobStatus(job.status))
 
 
 async def _locked_status(tx: Connection, tenant: Tenant, job_id: UUID) -> JobStatus | None:

@@ -1,4 +1,4 @@
-"""What running jobs say of themselves."""
+"""Progress reports of running jobs."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -62,7 +62,7 @@ async def list_ticks(conn: Connection, names: Sequence[str]) -> list[NextTick]:
 
 
 async def pull(tx: Connection, tick: NextTick, *, next_at: datetime) -> None:
-    """It comes earlier than it was said to. Waits for nobody."""
+    """Move a tick to an earlier time. Waits for no lock."""
     await tx.execute(_SQL.pull_tick, tick.name, tick.next_at, next_at)
 
 

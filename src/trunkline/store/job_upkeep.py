@@ -1,4 +1,4 @@
-"""What the outbox needs so that it stays small and true."""
+"""Maintenance of the outbox: retention, recounts, vacuum."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -27,7 +27,7 @@ async def forget_progress(conn: Connection) -> int:
 
 
 async def lock_keys(tx: Connection, after: Key, limit: int) -> list[Key]:
-    """A page of concurrency keys, locked. Those in use right now are passed over."""
+    """A page of concurrency keys, locked. Those that are locked already are skipped."""
     rows = await tx.fetch(
         _SQL.lock_drifting_keys, after.job_type, after.key, after.reseller_id, after.merchant_id, limit
     )
@@ -37,7 +37,7 @@ async def lock_keys(tx: Connection, after: Key, limit: int) -> list[Key]:
 async def recount_keys(
     tx: Connection, keys: Sequence[Key], running_max: dict[str, int]
 ) -> tuple[int, list[tuple[Lane, datetime]]]:
-    """Make locked keys what they truly are; how many were wrong, and where parked jobs wait that were let in."""
+    """Correct the counts of locked keys; returns how many were wrong, and the lanes of the unparked jobs."""
     rows = await tx.fetch(
         _SQL.recount_keys,
         [key.job_type for key in keys],
@@ -57,8 +57,8 @@ async def recount_keys(
 async def follow_clock_back(
     tx: Connection, jump_s: float | None, *, lease_s: float
 ) -> list[tuple[Lane, datetime]]:
-    """The server's clock was set back: what was due at once is so again, and no lease is longer than one; the places of
-    the jobs that are due. None: it may have been, while nobody looked."""
+    """The server's clock was set back: what was due before is due again, and no lease is longer than `lease_s`; returns
+    the lanes of the jobs that are due. `jump_s` None: it may have been set back while no worker watched."""
     await tx.execute(_SQL.leases_back, lease_s, jump_s)
     rows = await tx.fetch(_SQL.due_back, jump_s)
     return [(Lane(row["job_type"], row["priority"], row["is_keyed"]), row["run_at"]) for row in rows]
@@ -74,7 +74,7 @@ async def vacuum(conn: Connection) -> None:
 
 
 def id_at(moment: datetime) -> UUID:
-    """The smallest UUIDv7 of a moment."""
+    """The smallest UUIDv7 of a time."""
     epoch_ms = (moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo)) // timedelta(milliseconds=1)
     return UUID(int=max(0, epoch_ms) << 80)
 

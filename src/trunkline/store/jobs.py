@@ -1,8 +1,8 @@
-"""The outbox of jobs: into it, claimed from it, and out of it.
+"""The outbox of jobs: enqueue, claim, end.
 
-Everything that ends a claim names its fence beside its id. A job that is missing from an answer was no longer the
-caller's, or was locked by somebody: `held` tells which. Nothing that a worker does here waits for a lock, so one row
-that is held open harms nobody but its own job.
+Every statement that ends a claim has its fence beside its id. A job that is missing from a result was no longer the
+caller's, or was locked by another transaction: `held` tells them apart. Nothing that a worker does here waits for a
+lock, so a row that stays locked affects no job but its own.
 """
 
 from collections import Counter
@@ -25,11 +25,11 @@ COPY_COLUMNS = (
     "id", "job_type", "priority", "run_at", "max_attempts", "concurrency_key", "reseller_id", "merchant_id", "payload",
 )  # fmt: skip
 
-# How the planner must work on connections that keep their session. The outbox is often empty when a statement is
-# planned and full when it runs; a plan that reads all of it, made then and kept, costs a hundred times as much.
+# Planner settings of connections with a session of their own. The outbox is often empty when a statement is planned and
+# full when it runs; a cached plan that reads all of it costs a hundred times as much.
 PLANNER = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
-# And how long a worker may stand still inside a transaction: others wait for the keys that it has locked.
-# Nothing that a worker does waits for a lock, but for a completion that hopes to find none.
+# And how long a worker may be stopped inside a transaction: others wait for the keys that it has locked. Nothing that a
+# worker does waits for a lock, but for a completion that expects none.
 SESSION = {**PLANNER, "idle_in_transaction_session_timeout": "5s", "lock_timeout": "250ms"}
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ class Lane(msgspec.Struct, frozen=True, order=True):
 
 
 class LanePosition(msgspec.Struct, frozen=True, order=True):
-    """A place in the order of a lane."""
+    """A position in the order of a lane."""
 
     run_at: datetime = BEGINNING
     id: UUID = FIRST_ID
@@ -88,7 +88,7 @@ class NewJob(msgspec.Struct, frozen=True):
 
 
 class Inserted(msgspec.Struct, frozen=True):
-    """The pending job: the one that was given, or its twin with the same unique key."""
+    """The pending job: the given one, or its twin with the same unique key."""
 
     id: UUID
     lane: Lane
@@ -97,14 +97,14 @@ class Inserted(msgspec.Struct, frozen=True):
 
 
 class Claimant(msgspec.Struct, frozen=True):
-    """Who claims, and for how long it may go without a word."""
+    """The worker that claims, and how long its lease lasts without a renewal."""
 
     worker: str
     lease_s: float = 15.0
 
 
 class JobClaim(msgspec.Struct, frozen=True, gc=False):
-    """A job in our hands until its lease ends."""
+    """A claimed job, until its lease ends."""
 
     id: UUID
     fence: int
@@ -122,8 +122,8 @@ class JobClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
-    """What a claim got, and the moment up to which it has seen everything. Not whole: but for jobs under a concurrency
-    key that somebody was just changing."""
+    """The claimed jobs, and the time up to which the claim has seen everything. Not whole: except for jobs under a
+    concurrency key that another transaction was changing."""
 
     at: datetime
     claimed: list[JobClaim]
@@ -131,7 +131,7 @@ class ClaimResult(msgspec.Struct, frozen=True):
 
 
 class JobCandidate(msgspec.Struct, frozen=True):
-    """A job that may be claimed if its concurrency key has room."""
+    """A job that may be claimed if its concurrency key has capacity."""
 
     id: UUID
     key: Key
@@ -146,7 +146,7 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 class NextDue(msgspec.Struct, frozen=True):
-    """When a lane has something again (None: nothing is waiting), and the moment in which that was seen."""
+    """When a lane has a due job again (None: nothing is waiting), and when that was read."""
 
     lane: Lane
     seen_at: datetime
@@ -167,7 +167,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class ReturnedClaim(msgspec.Struct, frozen=True):
-    """A claim ends, and the job waits again. No delay given: at its old place."""
+    """A claim ends, and the job waits again. Without a delay: at its old position."""
 
     id: UUID
     fence: int
@@ -201,14 +201,14 @@ class EndedJob(msgspec.Struct, frozen=True):
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """What a renewal says of a job that is still ours. Not renewed: somebody has locked its row."""
+    """The renewal of a job that is still the worker's. Not renewed: another transaction has locked its row."""
 
     is_renewed: bool
     is_to_cancel: bool
 
 
 class Returned(msgspec.Struct, frozen=True):
-    """Where a job waits now. Without a place it has ended, as superseded or cancelled."""
+    """Where a job waits now. Without a time it has ended, as superseded or cancelled."""
 
     ended: EndedJob
     lane: Lane
@@ -238,7 +238,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 async def check_tables(connection: Connection) -> None:
-    """A worker without tables would fail at every look, for ever."""
+    """A worker without tables would fail at every poll, for ever."""
     if not await connection.fetchval(_SQL.has_tables):
         raise MigrationError(
             "There are no tables of jobs in this database. `trunkline migrate` makes them for a platform, "
@@ -247,9 +247,9 @@ async def check_tables(connection: Connection) -> None:
 
 
 async def insert(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
-    """Enqueue jobs in the order in which they are given; no two of them may have the same unique key. A pending twin is
-    found instead, made as early and as urgent as the newcomer, and locked until the end of the transaction: it is not
-    claimed before what it is about is committed. One that is in another's open transaction is no twin."""
+    """Enqueue jobs in the given order; no two of them may have the same unique key. A pending twin is returned instead,
+    made as early and as urgent as the new one, and locked until the end of the transaction: it is not claimed before
+    that commits. One in another's open transaction is no twin."""
     rows = await tx.fetch(
         _SQL.insert if all(j.unique_key is None for j in jobs) else _SQL.insert_unique,
         [j.id for j in jobs],
@@ -265,12 +265,12 @@ async def insert(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     )
     ours = {j.id: j for j in jobs}
     twins = {j.unique: j.id for j in jobs if j.unique is not None}
-    found = {twins.get(_unique(r), r["id"]): inserted(r, r["id"] in ours) for r in rows}
-    return [found[j.id] for j in jobs]
+    by_id = {twins.get(_unique(r), r["id"]): inserted(r, r["id"] in ours) for r in rows}
+    return [by_id[j.id] for j in jobs]
 
 
 async def copy(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
-    """Enqueue many jobs at once. None of them may have a unique key: COPY knows no conflict."""
+    """Enqueue many jobs at once. None of them may have a unique key: COPY has no ON CONFLICT."""
     moment = await now(tx)
     places = [moment if j.run_at is None or j.run_at < moment else j.run_at for j in jobs]
     await tx.copy_records_to_table(
@@ -307,8 +307,8 @@ async def claim(
 async def keyed_candidates(
     conn: Connection, lanes: Mapping[Lane, LanePosition], limit: int, busy: Collection[Key] = ()
 ) -> tuple[datetime, list[JobCandidate]]:
-    """Due jobs under concurrency keys other than the busy ones, and the moment of the look. A statement of its own: who
-    adds a key's row must not hold it any longer."""
+    """Due jobs under concurrency keys other than the busy ones, and the time of the read. A statement of its own: the
+    transaction that inserts a key's row must have ended before."""
     rows = await conn.fetch(_SQL.keyed_candidates, *_columns(lanes), limit, *_keys(busy))
     candidates = [JobCandidate(job_id, Key(*key)) for _, job_id, *key in rows if job_id is not None]
     return rows[0]["looked_at"], candidates
@@ -317,8 +317,8 @@ async def keyed_candidates(
 async def claim_keyed(
     tx: Connection, candidates: Sequence[JobCandidate], claimant: Claimant, running_max: Mapping[str, int]
 ) -> tuple[list[JobClaim], set[Key]]:
-    """Claim as many as their keys have room for, and the keys that somebody is changing: those are passed over.
-    `running_max` says how many of a type may run under one key."""
+    """Claim as many as their keys have capacity for; returns also the keys that other transactions have locked: those
+    are skipped. `running_max` is how many of a type may run under one key."""
     wanted = sorted({candidate.key for candidate in candidates})
     locked = [Key(*row) for row in await tx.fetch(_SQL.lock_keys, *_keys(wanted))]
     rows = await tx.fetch(
@@ -338,7 +338,7 @@ async def survey(conn: Connection, job_types: Sequence[str]) -> list[Survey]:
 
 
 async def next_due(conn: Connection, lanes: Iterable[Lane], after: datetime) -> list[NextDue]:
-    """When each lane has something again, behind the moment up to which a claim has seen everything."""
+    """When each lane has a due job again, after the time up to which a claim has seen everything."""
     listed = list(lanes)
     rows = await conn.fetch(
         _SQL.next_due,
@@ -351,7 +351,7 @@ async def next_due(conn: Connection, lanes: Iterable[Lane], after: datetime) -> 
 
 
 async def renew(conn: Connection, held: Mapping[UUID, int], claimant: Claimant) -> dict[UUID, Renewal]:
-    """Prolong the leases of jobs by their fences; what is missing from the answer is no longer ours."""
+    """Renew the leases of jobs by their fences; a job that is missing from the result is no longer the worker's."""
     rows = await conn.fetch(_SQL.renew, list(held), list(held.values()), claimant.worker, claimant.lease_s)
     return {row["id"]: Renewal(row["is_renewed"], row["cancel_requested"]) for row in rows}
 
@@ -362,22 +362,22 @@ async def held(conn: Connection, claims: Mapping[UUID, int], worker: str | None)
 
 
 async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
-    """Let no statement of this transaction wait longer than this for what somebody else has locked."""
+    """Let no statement of this transaction wait longer than this for a lock."""
     await tx.execute(_SESSION_SQL.patience, str(lock_timeout_ms))
 
 
 async def lock_held(tx: Connection, job_id: UUID, fence: int, worker: str) -> None:
-    """Wait for the row of a claim, so that what follows in this transaction does not pass it over."""
+    """Wait for the row of a claim, so that what follows in this transaction does not skip it."""
     await tx.execute(_SQL.lock_held, job_id, fence, worker)
 
 
 async def lock_keys_of(tx: Connection, ids: Sequence[UUID]) -> set[UUID]:
-    """Lock the concurrency keys of jobs that are about to end; the jobs whose key somebody else has locked."""
+    """Lock the concurrency keys of jobs that are about to end; returns the jobs whose key another has locked."""
     return {row["id"] for row in await tx.fetch(_SQL.lock_keys_of, ids)}
 
 
 async def finish(tx: Connection, ends: Sequence[End], worker: str | None) -> list[EndedJob]:
-    """Move finished jobs to the history. Without a worker, whoever owned them: the caller holds their locks."""
+    """Move finished jobs to the history. Without a worker, whichever owned them: the caller holds their locks."""
     return await _finish(_SQL.finish, tx, ends, worker)
 
 
@@ -430,7 +430,7 @@ async def bury(tx: Connection, deaths: Sequence[Death], worker: str | None) -> l
 async def free_keys(
     tx: Connection, ended: Iterable[EndedJob], running_max: Mapping[str, int]
 ) -> list[tuple[Lane, datetime]]:
-    """Count down the keys of ended jobs and let the next ones in; the places at which these wait."""
+    """Count down the keys of ended jobs and unpark the next ones; returns the lanes and times of these."""
     counts = Counter(job.key for job in ended if job.key is not None)
     if not counts:
         return []
@@ -441,7 +441,7 @@ async def free_keys(
 async def unpark(
     tx: Connection, keys: Sequence[Key], running_max: Mapping[str, int]
 ) -> list[tuple[Lane, datetime]]:
-    """Let in what has room under these keys, which are locked; the places at which it waits."""
+    """Unpark what has capacity under these locked keys; returns the lanes and times."""
     rows = await tx.fetch(_SQL.unpark, *_keys(keys), [running_max.get(key.job_type, 1) for key in keys])
     return [(Lane(r["job_type"], r["priority"], keyed=True), r["run_at"]) for r in rows]
 
@@ -449,13 +449,13 @@ async def unpark(
 async def lock_expired(
     tx: Connection, since: datetime, limit: int, among: Sequence[UUID] | None = None, *, jump_s: float = 0.0
 ) -> list[Expired]:
-    """Jobs whose lease ran out after `since`, locked until the end of the transaction. `jump_s`: by how much the
+    """Jobs whose lease expired after `since`, locked until the end of the transaction. `jump_s`: by how much the
     server's clock was just set forward."""
     return [Expired(*row) for row in await tx.fetch(_SQL.expired, since, limit, among, jump_s)]
 
 
 async def lock_unknown(tx: Connection, worker: str, known: Iterable[UUID]) -> list[Unknown]:
-    """Jobs that are this worker's and not among those it knows."""
+    """Jobs that are this worker's and not among `known`."""
     return [Unknown(*row) for row in await tx.fetch(_SQL.unknown_held, worker, list(known))]
 
 
@@ -463,8 +463,8 @@ def _columns(lanes: Mapping[Lane, LanePosition]) -> tuple[list[Any], ...]:
     return (
         [lane.job_type for lane in lanes],
         [lane.priority for lane in lanes],
-        [place.run_at for place in lanes.values()],
-        [place.id for place in lanes.values()],
+        [position.run_at for position in lanes.values()],
+        [position.id for position in lanes.values()],
     )
 
 

@@ -1,4 +1,4 @@
-"""Changes of leads that are already in. Each is made under the lead's lock, and raises its version."""
+"""Changes of stored leads. Each is made under the lead's lock, and raises its version."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _HANG_UPS_SQL = Area("hang_ups")
 
 @dataclass(frozen=True, slots=True)
 class Reschedule:
-    """When it is wanted; when its window lets it be called, and until when."""
+    """The requested time; when its window opens, and closes."""
 
     wanted_at: datetime
     due_at: datetime | None = None
@@ -27,7 +27,7 @@ class Reschedule:
 
 @dataclass(frozen=True, slots=True)
 class LeadChange:
-    """None means "as it is", except where the flag says that None is the new value."""
+    """None means unchanged, except where the flag says that None is the new value."""
 
     priority: int | None = None
     pool_id: str | None = None
@@ -41,7 +41,7 @@ class LeadChange:
 
 
 async def lock(tx: Connection, tenant: Tenant, lead_ids: Sequence[UUID]) -> dict[UUID, Lead]:
-    """Those of the leads that are the tenant's, as they are now that nobody else can change them."""
+    """Those of the leads that are the tenant's, locked against other changes."""
     rows = await tx.fetch(_SQL.lock, tenant.reseller_id, tenant.merchant_id, lead_ids)
     return {row["id"]: pick(Lead, row) for row in rows}
 
@@ -90,8 +90,8 @@ async def abort(tx: Connection, lead_ids: Sequence[UUID], reason: str) -> list[L
 async def request_cancel(
     tx: Connection, lead_ids: Sequence[UUID], reason: str, *, hang_up: bool
 ) -> list[Lead]:
-    """Let those of the locked leads that are being called end with their call, or cut it short."""
+    """Let those of the locked leads that are being called end with their call, or hang it up."""
     rows = await tx.fetch(_SQL.cancel, lead_ids, reason)
     if hang_up:
-        await tx.execute(_HANG_UPS_SQL.want, lead_ids)
+        await tx.execute(_HANG_UPS_SQL.request, lead_ids)
     return [pick(Lead, row) for row in rows]

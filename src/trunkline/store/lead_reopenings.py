@@ -1,4 +1,4 @@
-"""Finished leads that a person has called again: what decides on it, and the numbered orders themselves."""
+"""Finished leads that a person has called again: the facts that decide about it, and the numbered orders themselves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ _SQL = Area("leads")
 class ReopeningFacts:
     """Beside the lead's own row."""
 
-    # This very order was given before.
+    # The same order was given before.
     is_repeat: bool
-    # A call of it is going on, whatever its status says.
+    # A call of it is live, whatever its status is.
     is_live: bool
-    # Attempts whose fate nobody knows: their carriers must be asked first.
+    # Attempts in state `unknown`: the checker must query their carriers first.
     unknown_attempts: Sequence[UUID]
-    # The carrier was asked what became of its last call, and had none.
+    # The carrier was queried about its last call, and had none.
     is_last_absent: bool
     is_listed: bool
     campaign_status: str | None
@@ -40,7 +40,7 @@ class ReopenOrder:
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """One lead as it is to be."""
+    """The new state of one lead."""
 
     id: UUID
     wanted_at: datetime
@@ -51,7 +51,7 @@ class Reopened:
 
 @dataclass(frozen=True, slots=True)
 class Reopening:
-    """An order that was carried out, and how the lead had ended before it."""
+    """An executed order, and how the lead had ended before it."""
 
     lead_id: UUID
     no: int
@@ -91,17 +91,17 @@ async def facts(tx: Connection, lead_ids: Sequence[UUID], request_id: str) -> di
     return {row["id"]: pick(ReopeningFacts, row) for row in rows}
 
 
-async def reopen(tx: Connection, wanted: Sequence[Reopened], order: ReopenOrder) -> list[Lead]:
+async def reopen(tx: Connection, reopened: Sequence[Reopened], order: ReopenOrder) -> list[Lead]:
     """Those of the locked leads that have finished wait again."""
-    if not wanted:
+    if not reopened:
         return []
     rows = await tx.fetch(
         _SQL.reopen,
-        [each.id for each in wanted],
-        [each.wanted_at for each in wanted],
-        [each.due_at for each in wanted],
-        [each.closes_at for each in wanted],
-        [each.max_attempts for each in wanted],
+        [each.id for each in reopened],
+        [each.wanted_at for each in reopened],
+        [each.due_at for each in reopened],
+        [each.closes_at for each in reopened],
+        [each.max_attempts for each in reopened],
         order.request_id,
         order.reason,
         order.actor,

@@ -1,4 +1,4 @@
-"""What happened to a lead, from everywhere it was written down."""
+"""The events of a lead, from all tables that record them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ _SQL = Area("leads")
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """`source` says who knows: the lead, the attempt, the carrier, the agent, the audit log, a decision, a job or a
-    webhook. `at` is the moment by our clock, or where only that is known by the carrier's: `clock` says which."""
+    """`source` is the origin: the lead, the attempt, the carrier, the agent, the audit log, a decision, a job or a
+    webhook. `at` is the time by our clock, or by the carrier's where only that is known: `clock` says which."""
 
     at: datetime
     clock: str
-    # What the carrier's own clock said, as the carrier told it.
+    # The time by the carrier's own clock, as the carrier reported it.
     carrier_at: str | None
     source: str
     what: str
@@ -32,6 +32,6 @@ class Happening:
     details: Mapping[str, Any]
 
 
-async def of_lead(conn: Connection, lead_id: UUID, *, limit: int) -> list[Happening]:
-    """As it was written down: `leads.timeline` puts it in order. The caller has made sure whose lead it is."""
+async def events(conn: Connection, lead_id: UUID, *, limit: int) -> list[Happening]:
+    """Unordered: `leads.timeline` puts the events in order. The caller has checked whose lead it is."""
     return [pick(Happening, row) for row in await conn.fetch(_SQL.timeline, lead_id, limit)]

@@ -1,4 +1,4 @@
-"""Many leads at once: staged by COPY, then taken over by one statement that knows what came before."""
+"""Bulk load of leads: staged by COPY, then inserted by one statement that finds duplicates."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _TABLE = "staged_leads"
 
 
 class StagedLead(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row that passed every check, in the order of the staging table. Slim, and of no interest to the garbage
+    """A row that passed every check, in the order of the staging table. Small, and not tracked by the garbage
     collector: thousands of them wait for their batch."""
 
     row_no: int
@@ -44,7 +44,7 @@ class StagedLead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class KnownLead:
-    """A lead that has this row's request_id already, with the same content or with other."""
+    """An existing lead with this row's request_id, with the same content or with other."""
 
     lead_id: UUID
     is_same: bool
@@ -52,10 +52,10 @@ class KnownLead:
 
 @dataclass(frozen=True, slots=True)
 class ListedPerson:
-    """Nobody may call this person."""
+    """This person is on a do-not-call list."""
 
 
-Rest = dict[int, KnownLead | ListedPerson]
+SkippedRows = dict[int, KnownLead | ListedPerson]
 
 
 async def stage(tx: Connection) -> None:
@@ -68,13 +68,13 @@ async def copy(tx: Connection, rows: AsyncIterator[tuple[Any, ...]], *, timeout_
     )
 
 
-async def load(tx: Connection, staged: int, *, timeout_s: float) -> Rest:
-    """Make leads of the rows that were staged; by row number, what became of those that made none."""
-    made = await tx.fetchval(_SQL.load, timeout=timeout_s)
-    if made == staged:
+async def load(tx: Connection, staged: int, *, timeout_s: float) -> SkippedRows:
+    """Insert leads for the staged rows; returns, by row number, why the others made none."""
+    inserted = await tx.fetchval(_SQL.load, timeout=timeout_s)
+    if inserted == staged:
         return {}
-    rest = await tx.fetch(_SQL.load_rest, timeout=timeout_s)
-    return {row["row_no"]: _known(row) for row in rest}
+    skipped = await tx.fetch(_SQL.load_skipped, timeout=timeout_s)
+    return {row["row_no"]: _known(row) for row in skipped}
 
 
 def _known(row: Any) -> KnownLead | ListedPerson:

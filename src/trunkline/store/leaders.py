@@ -7,7 +7,7 @@ _SQL = Area("leaders")
 
 
 async def acquire(conn: Connection, name: str, holder: str, ttl_s: float) -> int | None:
-    """Take or renew the lease; the term, or None while somebody else has it."""
+    """Take or renew the lease; returns the term, or None while another process has it."""
     term: int | None = await conn.fetchval(_SQL.acquire, name, holder, ttl_s)
     return term
 

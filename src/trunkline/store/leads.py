@@ -1,4 +1,4 @@
-"""Leads as the API sees them: taking one in, and reading them."""
+"""Leads for the API: inserting and reading them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _LIST_ALL = query("leads/list_of", whose="true")
 
 
 class AdmissionKey(NamedTuple):
-    """Whose lead it is to be, as its request names them."""
+    """The owner of a lead, as its request names it."""
 
     merchant_id: str
     pool_id: str | None
@@ -32,7 +32,7 @@ class AdmissionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What ingest must know of a merchant. No pool: none was found that this merchant may use."""
+    """What ingest needs of a merchant. No pool: none was found that this merchant may use."""
 
     merchant_id: str
     reseller_id: str
@@ -40,13 +40,13 @@ class Admission:
     pool_id: str | None
     # The layers of its calling policy as documents: platform, reseller, merchant, campaign.
     policy: tuple[str | None, str | None, str | None, str | None]
-    # Postgres' clock when this was read.
+    # Postgres's clock when this was read.
     now: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class NewLead:
-    """A lead that passed every check. `request_hash` tells a repeat from another request with its id."""
+    """A lead that passed every check. `request_hash` distinguishes a repeat from another request with its id."""
 
     id: UUID
     reseller_id: str
@@ -62,10 +62,10 @@ class NewLead:
     max_attempts: int
     reporting_webhook_url: str | None
     scheduled_at: datetime | None
-    # When its window opens, and closes again; None where no window has a say.
+    # When its window opens, and closes again; None where no window applies.
     due_at: datetime | None = None
     closes_at: datetime | None = None
-    # Wanted now, yet the window is closed.
+    # Requested now, yet the window is closed.
     is_deferred: bool = False
     expires_at: datetime | None = None
 
@@ -117,8 +117,8 @@ class LeadAttempt:
     carrier: str
     carrier_call_id: str | None
     from_phone: str
-    # When its lead was due, since when everything was there for the call, when it left (None: it never did), how long
-    # it waited for the former and how late it was by the latter.
+    # When its lead was due, since when all that the call needs was available, when it left (None: it never did), how
+    # long it waited for the former and how late it was by the latter.
     due_at: datetime | None
     ready_at: datetime | None
     sent_at: datetime | None
@@ -131,13 +131,13 @@ class LeadAttempt:
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
-    # Who took it, once it has ended: see `model.Agent`. None: nobody answered.
+    # Who took it, once it has ended: see `model.Agent`. None: it was not answered.
     agent: str | None
-    # What it cost by the merchant's price, and by the carrier's own figure, in millionths.
+    # Its cost by the merchant's price, and by the carrier's own figure, in millionths.
     cost_micros: int | None
     carrier_cost_micros: int | None
     carrier_cost_currency: str | None
-    # What its agent reported, and where its carrier keeps recordings.
+    # What its agent reported, and the addresses of its recordings.
     report: dict[str, Any] | None
     recordings: list[str]
 
@@ -183,7 +183,7 @@ def _admission(row: Any) -> Admission:
 
 
 async def insert(tx: Connection, new: NewLead) -> Lead | None:
-    """None if the merchant has sent this request before, or if nobody may call this person."""
+    """None if the merchant has sent this request before, or if the person is on a do-not-call list."""
     row = await tx.fetchrow(
         _SQL.insert,
         new.id,

@@ -1,4 +1,5 @@
-"""What the limits of an intent count: what all of them ask under the locks, what only some ask in another statement."""
+"""Counts for the limits of an intent: those that every intent needs under the locks, the others in a later
+statement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ class TalkQuestion(Value, frozen=True):
 
 
 class DayQuestion(Value, frozen=True):
-    """What has a merchant used today? From these amounts on it is counted exactly, without what was not placed."""
+    """What has a merchant used today? From these amounts on the count is exact, without attempts that were not
+    placed."""
 
     merchant_id: str
     day: date
@@ -58,8 +60,8 @@ class Questions:
     numbers: list[UUID] = field(default_factory=list)
 
     @property
-    def has_more(self) -> bool:
-        """Whether anything is asked that most intents do not ask."""
+    def has_conditional(self) -> bool:
+        """Whether there is a question that most intents do not have."""
         return bool(self.talks or self.merchants or self.campaigns or self.days)
 
 
@@ -74,57 +76,57 @@ class LimitCounts:
     paces: dict[tuple[str, str], datetime] = field(default_factory=dict)
     doubts: dict[tuple[str, str], Doubts] = field(default_factory=dict)
     # Calls of the numbers that have one above their maximum.
-    crowds: dict[UUID, int] = field(default_factory=dict)
-    # When accounts last took a call, and the cooldowns of these accounts.
+    overfull: dict[UUID, int] = field(default_factory=dict)
+    # When accounts last accepted a call, and the cooldowns of these accounts.
     taken: dict[AccountName, datetime] = field(default_factory=dict)
     cooldowns: dict[Subject, Cooldown] = field(default_factory=dict)
 
 
 async def lock_and_count(
-    tx: Connection, keys: Sequence[int], asked: Questions
+    tx: Connection, keys: Sequence[int], questions: Questions
 ) -> tuple[dict[UUID, LockedNumber], LimitCounts]:
-    """Lock the names that are counted under, in the given order, then the numbers; and count under the locks."""
-    rows = await tx.fetch(_SQL.lock_and_count_limits, keys, asked.numbers, *_columns(asked))
+    """Lock the names that are counted, in the given order, then the numbers; and count under the locks."""
+    rows = await tx.fetch(_SQL.lock_and_count_limits, keys, questions.numbers, *_columns(questions))
     locked = {row["id"]: _locked(row) for row in rows if row["kind"] == "locked"}
-    return locked, _counts(rows, asked)
+    return locked, _counts(rows, questions)
 
 
-async def count(conn: Connection, asked: Questions) -> LimitCounts:
-    """Without a lock: what nobody may act on."""
-    return _counts(await conn.fetch(_SQL.count_limits, *_columns(asked), asked.numbers), asked)
+async def count(conn: Connection, questions: Questions) -> LimitCounts:
+    """Without a lock: for display only."""
+    return _counts(await conn.fetch(_SQL.count_limits, *_columns(questions), questions.numbers), questions)
 
 
-async def count_more(tx: Connection, asked: Questions, counts: LimitCounts) -> None:
-    """Add what most intents do not ask, in a later statement than the locks under which it is asked."""
-    if not asked.has_more:
+async def count_conditional(tx: Connection, questions: Questions, counts: LimitCounts) -> None:
+    """Add the counts that most intents do not need, in a later statement than the locks that they need."""
+    if not questions.has_conditional:
         return
-    talks, days = asked.talks, asked.days
+    talks, days = questions.talks, questions.days
     rows = await tx.fetch(
-        _SQL.count_more,
+        _SQL.count_conditional,
         [q.phone for q in talks],
         [q.merchant_id for q in talks],
         [q.cooldown_s for q in talks],
-        asked.merchants,
-        *_unzip(asked.campaigns),
+        questions.merchants,
+        *_unzip(questions.campaigns),
         [q.merchant_id for q in days],
         [q.day for q in days],
         [q.first_at for q in days],
         [q.attempts_from for q in days],
         [q.micros_from for q in days],
     )
-    _note(counts, rows, asked)
+    _note(counts, rows, questions)
 
 
-def _columns(asked: Questions) -> tuple[list[Any], ...]:
-    persons = asked.persons
+def _columns(questions: Questions) -> tuple[list[Any], ...]:
+    persons = questions.persons
     return (
         [q.phone for q in persons],
         [q.merchant_id or "" for q in persons],
         [q.max_calls for q in persons],
         [q.window_s for q in persons],
         [q.asked_by for q in persons],
-        *_unzip(asked.paces),
-        *_unzip(asked.accounts),
+        *_unzip(questions.paces),
+        *_unzip(questions.accounts),
     )
 
 
@@ -146,36 +148,36 @@ def _locked(row: Any) -> LockedNumber:
     )
 
 
-def _counts(rows: Sequence[Any], asked: Questions) -> LimitCounts:
+def _counts(rows: Sequence[Any], questions: Questions) -> LimitCounts:
     counts = LimitCounts(now=next(row["at"] for row in rows if row["kind"] == "now"))
-    _note(counts, rows, asked)
+    _note(counts, rows, questions)
     return counts
 
 
-def _note(counts: LimitCounts, rows: Sequence[Any], asked: Questions) -> None:
-    """Answers name their question by its place, counted from 1."""
+def _note(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> None:
+    """Rows name their question by its position, counted from 1."""
     for row in rows:
-        kind, place, n, m, at, flag, *_ = row
-        which = place - 1
+        kind, position, n, m, at, flag, *_ = row
+        index = position - 1
         match kind:
             case "person":
-                counts.persons[asked.persons[which]] = PersonCalls(n, at, flag)
+                counts.persons[questions.persons[index]] = PersonCalls(n, at, flag)
             case "talk":
-                counts.talks[asked.talks[which]] = at
+                counts.talks[questions.talks[index]] = at
             case "merchant":
-                counts.merchants[asked.merchants[which]] = n
+                counts.merchants[questions.merchants[index]] = n
             case "campaign":
-                counts.campaigns[asked.campaigns[which]] = n
+                counts.campaigns[questions.campaigns[index]] = n
             case "day":
-                counts.days[asked.days[which].merchant_id, asked.days[which].day] = Used(n, m)
+                counts.days[questions.days[index].merchant_id, questions.days[index].day] = Used(n, m)
             case "pace":
-                counts.paces[asked.paces[which]] = at
+                counts.paces[questions.paces[index]] = at
             case "doubt":
-                counts.doubts[asked.accounts[which]] = Doubts(n, m or 0)
+                counts.doubts[questions.accounts[index]] = Doubts(n, m or 0)
                 if at is not None:
-                    counts.taken[asked.accounts[which]] = at
+                    counts.taken[questions.accounts[index]] = at
             case "number":
-                counts.crowds[asked.numbers[which]] = n
+                counts.overfull[questions.numbers[index]] = n
             case "cooldown":
                 scope, subject, *_ = row["words"]
                 counts.cooldowns[Subject(scope, subject)] = _cooldown(row)
@@ -183,7 +185,7 @@ def _note(counts: LimitCounts, rows: Sequence[Any], asked: Questions) -> None:
 
 def _cooldown(row: Any) -> Cooldown:
     _, _, code, probe_id, state, end_reason, phone = row["words"]
-    # An attempt whose COMMIT was lost leaves none behind.
+    # An attempt whose COMMIT was lost has no row.
     probe = (
         CooldownProbe(UUID(probe_id), state, end_reason, row["since"], phone) if state is not None else None
     )

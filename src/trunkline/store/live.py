@@ -1,4 +1,4 @@
-"""What goes on now, for people who watch. Every question reads a bounded number of rows, whatever the tables hold."""
+"""Live figures for people who watch. Every query reads a bounded number of rows, whatever the tables hold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ _SQL = Area("live")
 # Read in about 20 ms. At 30 dials per second that is the whole window.
 RECENT_MAX = 10_000
 QUEUES_MAX = 20
-# A queue is counted up to here, and looked for among this many.
+# A queue is counted up to here, and searched among this many.
 COUNT_MAX = 1_000
 FLOWS_MAX = 2_000
 PROCESSES_MAX = 200
-# The pace of a queue is that of the last ten minutes, by calls that may have begun up to an hour ago.
+# The pace of a queue is that of the last ten minutes, by calls that may have begun up to an hour before.
 PACE_S = 600
 PACE_BEGAN_S = 4200
 
@@ -35,7 +35,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What was dialled in a slice of time, and how late."""
+    """The dials of a slice of time, and their lateness."""
 
     at: datetime
     dials: int
@@ -63,7 +63,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class FlowPace:
-    """Calls of a flow that have ended lately, and over how long."""
+    """Calls of a flow that have ended recently, and the period."""
 
     ended: int
     over_s: float
@@ -128,7 +128,7 @@ async def queues(conn: Connection, tenant: Tenant) -> list[Queue]:
 
 
 async def paces(conn: Connection, flows: Sequence[FlowName]) -> dict[FlowName, FlowPace]:
-    """Of flows that have had calls lately."""
+    """Of flows with recent calls."""
     names = (
         [pool for pool, _, _ in flows],
         [merchant for _, merchant, _ in flows],
@@ -139,7 +139,7 @@ async def paces(conn: Connection, flows: Sequence[FlowName]) -> dict[FlowName, F
 
 
 async def lead_estimate(conn: Connection) -> int | None:
-    """None while nobody has looked: the table is young."""
+    """None while there are no statistics: the table is new."""
     estimate = int(await conn.fetchval(_SQL.lead_estimate))
     return estimate if estimate >= 0 else None
 

@@ -1,4 +1,4 @@
-"""When carriers were last asked about calls that go on, and who asks next."""
+"""When carriers were last queried about live calls, and which process does it next."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -13,7 +13,7 @@ _SQL = Area("live_looks")
 
 
 class LiveCall(Value, frozen=True):
-    """A call that goes on, as far as we know."""
+    """A live call, as far as its attempt shows."""
 
     id: UUID
     lead_id: UUID | None
@@ -28,7 +28,7 @@ class LiveCall(Value, frozen=True):
 async def claim(
     conn: Connection, *, lease_s: float, every_s: float, silent_while_ringing: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Accounts whose calls are to be compared now, by this process: carrier and account."""
+    """Accounts whose calls this process is to compare now: carrier and account."""
     rows = await conn.fetch(_SQL.claim, lease_s, every_s, list(silent_while_ringing))
     return [(row["carrier"], row["account"]) for row in rows]
 
@@ -38,25 +38,26 @@ async def calls(conn: Connection, carrier: str, account: str) -> list[LiveCall]:
     return [LiveCall(**{**row, "state": AttemptState(row["state"])}) for row in rows]
 
 
-async def looked(conn: Connection, seen: Mapping[UUID, bool], *, quiet_s: float) -> None:
-    """The carrier told of these attempts; True of those that ring or talk."""
+async def note_checked(conn: Connection, seen: Mapping[UUID, bool], *, quiet_s: float) -> None:
+    """The carrier listed these attempts; True for those that ring or are answered."""
     if seen:
-        await conn.execute(_SQL.looked, list(seen), list(seen.values()), quiet_s)
+        await conn.execute(_SQL.note_checked, list(seen), list(seen.values()), quiet_s)
 
 
 async def done(conn: Connection, carrier: str, account: str, *, next_in_s: float) -> None:
     await conn.execute(_SQL.done, carrier, account, next_in_s)
 
 
-async def soon(conn: Connection, carrier: str, account: str) -> None:
-    await conn.execute(_SQL.soon, carrier, account)
+async def check_soon(conn: Connection, carrier: str, account: str) -> None:
+    await conn.execute(_SQL.check_soon, carrier, account)
 
 
-async def heard(conn: Connection, *, gap_s: float) -> int:
-    """Webhooks can be taken; the accounts that are asked about because they could not be for too long."""
-    return len(await conn.fetch(_SQL.heard, gap_s))
+async def note_receiving(conn: Connection, *, gap_s: float) -> int:
+    """Record that webhooks can be received. Returns the number of accounts to read because they could not be for too
+    long."""
+    return len(await conn.fetch(_SQL.note_receiving, gap_s))
 
 
 async def oldest(conn: Connection) -> dict[str, float]:
-    """By carrier: the age of the oldest word on a call that goes on, in seconds."""
+    """By carrier: the age of the oldest report on a live call, in seconds."""
     return {row["carrier"]: row["age_s"] for row in await conn.fetch(_SQL.oldest)}

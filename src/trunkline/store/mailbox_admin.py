@@ -1,4 +1,4 @@
-"""Mailboxes as people see them: how many, which, what is in them; and what is done by hand or by age."""
+"""Mailboxes for operators: counts, lists, contents; manual actions, and retention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _LIST = query("mailbox/list", status="($2::text IS NULL OR processing_status = $
 _LIST_DEAD = query("mailbox/list", status="processing_status = $2 AND processing_status = 'dead'")
 
 Which = Literal["all", "unprocessed", "parked"]
-# Enough to know that it is bad, and counted in milliseconds.
+# Enough to show that it is bad, and counted in milliseconds.
 COUNT_MAX = 1_000
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-# By the index that knows the status. Idle mailboxes are most of them: they are found in the order of keys.
+# By the index with the status. Idle mailboxes are most of them: they are found in the order of keys.
 _LISTS = {
     MailboxStatus.QUEUED: _SQL.list_active,
     MailboxStatus.PROCESSING: _SQL.list_active,
@@ -75,7 +75,7 @@ class StoredEvent:
 async def summary(
     conn: Connection, kinds: Sequence[str] | None = None, *, count_max: int | None = None
 ) -> list[Summary]:
-    """Every kind that has mailboxes which are not idle; or of these kinds. With a limit, as far as that."""
+    """Every kind that has mailboxes which are not idle; or of these kinds. With a limit, counted up to it."""
     return [pick(Summary, row) for row in await conn.fetch(_SQL.summary, kinds, count_max)]
 
 
@@ -89,7 +89,7 @@ async def list_mailboxes(
 async def stuck(
     conn: Connection, *, in_hand_for_s: float, limit: int, kinds: Sequence[str] | None = None
 ) -> list[MailboxRow]:
-    """Mailboxes that one worker has had in hand for long, the longest first."""
+    """Mailboxes that one worker has held for long, the longest first."""
     return [pick(MailboxRow, row) for row in await conn.fetch(_SQL.stuck, in_hand_for_s, limit, kinds)]
 
 
@@ -109,19 +109,19 @@ async def get_event(conn: Connection, kind: str, key: str, seq: int) -> StoredEv
 
 
 async def replay(conn: Connection, kind: str, key: str | None = None, *, limit: int = 1_000) -> list[str]:
-    """Bring a dead mailbox back, or those of a kind; the keys of those that were dead."""
+    """Bring a dead mailbox back, or those of a kind; returns the keys of those that were dead."""
     return [row["key"] for row in await conn.fetch(_SQL.replay, kind, key, limit)]
 
 
 async def replay_event(tx: Connection, kind: str, key: str, seq: int) -> int | None:
-    """Give an event that was set aside another turn; its new number. None if it was not set aside."""
+    """Append a parked event again; returns its new number. None if it was not parked."""
     await mailboxes.lock(tx, {(kind, key)})
-    again: int | None = await tx.fetchval(_SQL.replay_event, kind, key, seq)
-    return again
+    number: int | None = await tx.fetchval(_SQL.replay_event, kind, key, seq)
+    return number
 
 
 async def rename(tx: Connection, kind: str, to: str, *, limit: int) -> tuple[list[str], bool]:
-    """Move mailboxes of a kind to another; the keys of those that were, and whether some are left."""
+    """Move mailboxes of a kind to another; returns their keys, and whether some are left."""
     keys = [row["key"] for row in await tx.fetch(_SQL.rename, kind, to, limit)]
     return keys, bool(await tx.fetchval(_SQL.has_kind, kind))
 
@@ -132,20 +132,20 @@ async def set_aside(conn: Connection, kind: str, key: str, seq: int, error: str)
 
 
 async def set_aside_lately(conn: Connection, *, within_s: float) -> dict[str, int]:
-    """How many events were, by kind."""
+    """How many events were parked, by kind."""
     return {row["kind"]: row["events"] for row in await conn.fetch(_SQL.set_aside_lately, within_s)}
 
 
 async def retire_events(
     conn: Connection, *, older_than_s: float, limit: int, after: datetime = LONG_AGO
 ) -> tuple[int, datetime | None]:
-    """Remove events that were processed long ago; how many, and up to which moment of their arrival."""
+    """Remove events that were processed long ago; returns how many, and up to which time of arrival."""
     row = await conn.fetchrow(_SQL.retire_events, older_than_s, limit, after)
     assert row is not None, "an aggregate"
     return row["removed"], row["upto"]
 
 
 async def retire_mailboxes(conn: Connection, *, idle_for_s: float, limit: int) -> int:
-    """Remove mailboxes that are long idle and empty; how many."""
+    """Remove mailboxes that are long idle and empty; returns how many."""
     status: str = await conn.execute(_SQL.retire_mailboxes, idle_for_s, limit)
     return int(status.removeprefix("DELETE "))

@@ -1,4 +1,4 @@
-"""Kinds of mailboxes that may be appended to from outside: whose they are. Secrets are sealed before they come here."""
+"""Kinds of mailboxes that external systems may append to, with their owners. Secrets arrive here sealed."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,7 +42,7 @@ async def list_kinds(conn: Connection, tenant: Tenant, *, after: str, limit: int
 
 
 async def names(conn: Connection, tenant: Tenant) -> list[str] | None:
-    """The kinds whose mailboxes a tenant may see. None: all of them, also those that nobody made by the API."""
+    """The kinds whose mailboxes a tenant may see. None: all of them, also those that were not made by the API."""
     if tenant.is_platform:
         return None
     rows = await conn.fetch(_SQL.names, tenant.reseller_id, tenant.merchant_id)
@@ -50,7 +50,7 @@ async def names(conn: Connection, tenant: Tenant) -> list[str] | None:
 
 
 async def secrets(conn: Connection, kind: str) -> list[bytes]:
-    """The sealed secrets that are good now; none if there is no such kind."""
+    """The sealed secrets that are valid now; none if there is no such kind."""
     row = await conn.fetchrow(_SQL.secrets, kind)
     return [secret for secret in row if secret is not None] if row else []
 

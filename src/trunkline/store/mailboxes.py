@@ -1,4 +1,4 @@
-"""Mailboxes and their events: append, claim, read, complete, fail. `mailbox_admin` has what people ask.
+"""Mailboxes and their events: append, claim, read, complete, fail. `mailbox_admin` is for operators.
 
 An append locks its mailboxes first and counts under the lock; a completion compares that count in its own UPDATE.
 Between the two no event is lost, whichever comes first. Lock order: mailboxes last but for jobs, sorted by (kind, key).
@@ -24,11 +24,11 @@ _STATUSES = {status.value: status for status in MailboxStatus}
 KIND_BYTES_MAX = 63
 KEY_BYTES_MAX = 500
 
-# A row lock is held for one statement and a commit. Whoever waits longer for it waits for somebody who is stuck.
+# A row lock is held for one statement and a commit. A longer wait for it means that its holder is stuck.
 LOCK_TIMEOUT_MS = 1000
-# What a batch of appends waits for one of its mailboxes. Then it is written without those that somebody holds.
+# How long a batch of appends waits for one of its mailboxes. Then it is written without the locked ones.
 BATCH_LOCK_TIMEOUT_MS = 50
-# Between a completion and its COMMIT there is nothing to do: a process that is stopped there must let go of its locks.
+# Between a completion and its COMMIT there is nothing to do: a process that is stopped there must lose its locks.
 COMMIT_TIMEOUT_MS = 5000
 
 
@@ -38,13 +38,13 @@ class NewEvent(Value, frozen=True):
     dedupe_key: str
     type: str
     payload: dict[str, Any]
-    # None wakes a worker, unless the mailbox waits for one already. False wakes nobody: the event waits for the next
+    # None wakes a worker, unless the mailbox waits for one already. False wakes none: the event waits for the next
     # sweep, or for an urgent one, which wakes a worker even then.
     urgent: bool | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """Where an event is. A doubled event gets the receipt of the first, with `created` false."""
+    """An appended event. A doubled event gets the receipt of the first, with `created` false."""
 
     seq: int
     created: bool
@@ -52,7 +52,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claim(Value, frozen=True):
-    """A mailbox in our hands until its lease ends. Its events are those after `processed`, up to `appended`."""
+    """A claimed mailbox, until its lease ends. Its events are those after `processed`, up to `appended`."""
 
     kind: str
     key: str
@@ -80,7 +80,7 @@ class ClaimedMailbox(Value, frozen=True):
 
     @property
     def upto(self) -> int:
-        """Its mailbox is done up to this number when these events are. There may be more than are read at once."""
+        """Its mailbox is processed up to this number when these events are. There may be more than are read at once."""
         return self.claim.appended if len(self.events) < self.events_max else self.events[-1].seq
 
 
@@ -90,7 +90,7 @@ class Completed(Value, frozen=True):
 
 
 class Parked(Value, frozen=True):
-    """An event that nobody can read, and why."""
+    """An unreadable event, and why."""
 
     key: str
     seq: int
@@ -100,18 +100,18 @@ class Parked(Value, frozen=True):
 async def append(
     conn: Connection, events: Sequence[NewEvent], *, lock_timeout_ms: int | None = None
 ) -> list[Receipt]:
-    """Append, alone or inside a transaction; a receipt for each event, in their order. `LOCK_TIMEOUT_MS` is what it
-    waits for a mailbox, unless the caller has less time."""
+    """Append, alone or inside a transaction; a receipt for each event, in their order. It waits `LOCK_TIMEOUT_MS` for a
+    mailbox, unless the caller has less time."""
     if lock_timeout_ms is None:
         lock_timeout_ms = LOCK_TIMEOUT_MS
     if len(events) == 1:
         return [await _append_one(conn, events[0], lock_timeout_ms)]
     boxes: dict[tuple[str, str], int] = {}
-    once: dict[tuple[int, str], NewEvent] = {}
+    unique: dict[tuple[int, str], NewEvent] = {}
     for event in events:
         box = boxes.setdefault((event.kind, event.key), len(boxes) + 1)
-        once.setdefault((box, event.dedupe_key), event)
-    places = [box for box, _ in once]
+        unique.setdefault((box, event.dedupe_key), event)
+    places = [box for box, _ in unique]
     amounts: Counter[int] = Counter()
     ordinals: list[int] = []
     for box in places:
@@ -124,13 +124,13 @@ async def append(
         [amounts[box] for box in boxes.values()],
         places,
         ordinals,
-        [dedupe_key for _, dedupe_key in once],
-        [event.type for event in once.values()],
-        [event.payload for event in once.values()],
+        [dedupe_key for _, dedupe_key in unique],
+        [event.type for event in unique.values()],
+        [event.payload for event in unique.values()],
         lock_timeout_ms,
     )
-    receipts = dict(zip(once, _receipts(places, rows), strict=True))
-    if len(once) == len(events):
+    receipts = dict(zip(unique, _receipts(places, rows), strict=True))
+    if len(unique) == len(events):
         return list(receipts.values())
     return [receipts[boxes[event.kind, event.key], event.dedupe_key] for event in events]
 
@@ -144,7 +144,7 @@ async def _append_one(conn: Connection, event: NewEvent, lock_timeout_ms: int) -
 
 
 def _receipts(boxes: Sequence[int], rows: Sequence[Any]) -> Iterator[Receipt]:
-    """A mailbox's new events are numbered in their order, on from what it had; doubled ones were there already."""
+    """A mailbox's new events are numbered in their order, on from its last; doubled ones had a number already."""
     last: dict[int, int] = {}
     status: dict[int, MailboxStatus] = {}
     known: dict[int, int] = {}
@@ -162,17 +162,17 @@ def _receipts(boxes: Sequence[int], rows: Sequence[Any]) -> Iterator[Receipt]:
 
 
 async def lock(tx: Connection, mailboxes: set[tuple[str, str]]) -> None:
-    """Lock mailboxes, made if they are missing, until the end of the transaction."""
+    """Lock mailboxes, inserted if they are missing, until the end of the transaction."""
     kinds, keys = [kind for kind, _ in mailboxes], [key for _, key in mailboxes]
     await tx.execute(_SQL.lock, kinds, keys, LOCK_TIMEOUT_MS)
 
 
 async def lock_free(tx: Connection, mailboxes: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Lock those of these mailboxes that nobody else holds, made if they are missing; which
-    those are. Waits for none."""
-    named = list(mailboxes)
-    places = await tx.fetchval(_SQL.lock_free, [kind for kind, _ in named], [key for _, key in named])
-    return {named[place - 1] for place in places}
+    """Lock those of these mailboxes that no other transaction holds, inserted if they are missing; returns which. Waits
+    for none."""
+    listed = list(mailboxes)
+    places = await tx.fetchval(_SQL.lock_free, [kind for kind, _ in listed], [key for _, key in listed])
+    return {listed[place - 1] for place in places}
 
 
 async def claim(
@@ -185,7 +185,7 @@ async def claim(
     lease_s: float,
     events_max: int,
 ) -> list[ClaimedMailbox]:
-    """Those of these mailboxes that have work and are in nobody's hands; without keys, whatever is so."""
+    """Those of these mailboxes that have work and are unclaimed; without keys, of all."""
     if keys is not None and len(keys) == limit == 1:
         rows = await conn.fetch(_SQL.claim_one, kind, keys[0], worker, lease_s, events_max)
     else:
@@ -201,13 +201,13 @@ async def claim(
 
 
 async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
-    """Let no statement of this transaction wait longer than this for what somebody else has locked."""
+    """Let no statement of this transaction wait longer than this for a lock."""
     await tx.execute(_SESSION_SQL.patience, str(lock_timeout_ms))
 
 
 async def complete(tx: Connection, handled: Sequence[ClaimedMailbox]) -> dict[str, Completed]:
-    """Mark the events and free the mailboxes, last in the handler's transaction. A key that is missing from the
-    answer lost its lease: its effects must not be committed."""
+    """Mark the events and free the mailboxes, last in the handler's transaction. A key that is missing from the result
+    lost its lease: its effects must not be committed."""
     rows = await tx.fetch(
         _SQL.complete,
         handled[0].claim.kind,
@@ -221,7 +221,7 @@ async def complete(tx: Connection, handled: Sequence[ClaimedMailbox]) -> dict[st
 
 
 async def park(tx: Connection, kind: str, parked: Sequence[Parked]) -> None:
-    """Set events aside with the reason why nobody can read them."""
+    """Park unreadable events with the reason."""
     await tx.execute(
         _SQL.park, kind, [p.key for p in parked], [p.seq for p in parked], [p.error for p in parked]
     )
@@ -230,7 +230,7 @@ async def park(tx: Connection, kind: str, parked: Sequence[Parked]) -> None:
 async def fail(
     conn: Connection, claim: Claim, error: str, *, failures_max: int, delay_s: float, counts: bool = True
 ) -> MailboxStatus | None:
-    """Put a mailbox back for later, or park it as dead. None if it is no longer ours."""
+    """Put a mailbox back for later, or make it a dead letter. None if the claim was lost."""
     status = await conn.fetchval(
         _SQL.fail, claim.kind, claim.key, claim.fence, error, failures_max, delay_s, counts
     )
@@ -238,19 +238,20 @@ async def fail(
 
 
 async def bury(conn: Connection, claim: Claim) -> str | None:
-    """Park a mailbox as dead that its workers did not survive; the last error. None if it is no longer ours."""
+    """Make a mailbox that its workers did not survive a dead letter; returns the last error. None if the claim was
+    lost."""
     error: str | None = await conn.fetchval(_SQL.bury, claim.kind, claim.key, claim.fence)
     return error
 
 
 async def renew(conn: Connection, kind: str, held: Sequence[Claim], *, lease_s: float) -> set[int]:
-    """Lengthen leases; the fences of those that were lost."""
+    """Renew leases; returns the fences of those that were lost."""
     rows = await conn.fetch(_SQL.renew, kind, [c.key for c in held], [c.fence for c in held], lease_s)
     return {row["fence"] for row in rows}
 
 
 async def release(conn: Connection, kind: str, held: Sequence[Claim]) -> list[str]:
-    """Give claims back unhandled; the keys of those that were still ours."""
+    """Give claims back unhandled; returns the keys of those that were not lost."""
     rows = await conn.fetch(_SQL.release, kind, [c.key for c in held], [c.fence for c in held])
     return [row["key"] for row in rows]
 
@@ -268,5 +269,5 @@ async def follow_clock_back(
 
 
 async def truly_due(conn: Connection, kind: str, jump_s: float, limit: int) -> list[str]:
-    """The server's clock was set forward: what could be claimed if it had not been."""
+    """The server's clock was set forward: what could be claimed without the jump."""
     return [row["key"] for row in await conn.fetch(_SQL.truly_due, kind, jump_s, limit)]

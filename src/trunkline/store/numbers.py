@@ -41,7 +41,7 @@ class Number:
     max_channels: int
     starts_per_s: float | None
     status: str
-    # How many calls hold a channel of it right now. None where somebody must not know.
+    # How many calls hold a channel of it right now. None where the reader must not see it.
     channels_held: int | None
     version: int
     created_at: datetime
@@ -74,7 +74,7 @@ class Overflow:
 
 @dataclass(frozen=True, slots=True)
 class NumberChange:
-    """None means "as it is", except where the flag says that None is the new value."""
+    """None means unchanged, except where the flag says that None is the new value."""
 
     pool_id: str | None = None
     carrier: str | None = None
@@ -175,7 +175,7 @@ async def list_numbers(
 
 
 async def lock_and_count_held(tx: Connection, number_id: UUID) -> int:
-    """Keep dialers off the number until the transaction ends, then count the channels that calls hold.
+    """Lock the number against dialers until the transaction ends, then count the channels that calls hold.
 
     Two statements on purpose: the count needs a snapshot from after the lock, or it misses the intent
     that it waited for.

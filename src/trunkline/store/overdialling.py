@@ -1,4 +1,4 @@
-"""What rings without an agent kept for it, and which agents are free for that: counted by groups of tiers."""
+"""Calls that ring without a reserved agent, and the agents that are free for them: counted by groups of tiers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +10,8 @@ _SQL = Area("dispatch")
 
 
 class GroupCount(Value, frozen=True):
-    """`free`: slots that nobody has, less those for callers and for whoever waits. Of the calls that ring for them
-    unkept: how many, the sum of their answer rates, and the least share that any was admitted under."""
+    """`free`: free slots, less the inbound reserve and those for waiting calls. Of the calls that ring for them without
+    a reservation: how many, the sum of their answer rates, and the least share that any was admitted under."""
 
     free: int
     calls: int
@@ -20,7 +20,7 @@ class GroupCount(Value, frozen=True):
 
 
 class OverdialCount(Value, frozen=True):
-    """`abandoned`: those of the persons asked about, by merchant and phone, whom that merchant abandoned before."""
+    """`abandoned`: those of the given persons, by merchant and phone, whom that merchant abandoned before."""
 
     groups: Mapping[str, GroupCount]
     abandoned: Private[frozenset[tuple[str, str]]]
@@ -32,8 +32,12 @@ async def count(
     silence_s: float,
     persons: Sequence[tuple[str, str]],
 ) -> OverdialCount:
-    """`callers`: by group, its tiers and how many slots each leaves to callers, -1 for a tenth."""
-    tiers = [(group, tier, left) for group, of in callers.items() for tier, left in of.items()]
+    """`callers`: by group, its tiers and the inbound reserve of each, -1 for 10 %."""
+    tiers = [
+        (group, tier, left)
+        for group, tiers_of_group in callers.items()
+        for tier, left in tiers_of_group.items()
+    ]
     rows = await tx.fetch(
         _SQL.count_overdialled,
         [group for group, _, _ in tiers],

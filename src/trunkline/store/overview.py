@@ -1,4 +1,4 @@
-"""Numbers for people who watch: how far a run has come, who uses which channel."""
+"""Figures for people who watch: the progress of a run, the use of channels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

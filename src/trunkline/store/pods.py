@@ -1,6 +1,6 @@
-"""Pods as their heartbeats and the cluster tell of them. Here they are true; Valkey's pools follow.
+"""Pods, from their heartbeats and from Kubernetes. Postgres is the truth; Valkey's pools follow.
 
-Every process of a pod gets a number when it registers, its incarnation. What carries an older one counts for nothing.
+Every process of a pod gets a number when it registers, its incarnation. Writes with an older one are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from trunkline.value import Value
 
 _SQL = Area("pods")
 
-# Boot ids of earlier processes that are remembered: one of them speaking again is late, or a second cluster.
+# Boot ids of earlier processes that are stored: a heartbeat of one of them is late, or from a second cluster.
 PAST_BOOTS_MAX = 8
 
 
 class PodBeat(Value, frozen=True):
-    """What a pod says of itself."""
+    """A pod's report on itself."""
 
     pod: str
     boot_id: str
@@ -35,11 +35,11 @@ class PodBeat(Value, frozen=True):
     version: str
     base_url: str
     interval_s: float
-    # Calls that it had lately.
+    # Calls that it had recently.
     ended: tuple[str, ...] = ()
-    # Calls that are over and whose handlers do not end: it takes so many calls fewer.
+    # Ended calls whose handlers hang: it takes that many calls fewer.
     hanging: tuple[str, ...] = ()
-    # Those of `calls` that it is about to give to other pods.
+    # Those of `calls` that it is about to hand over to other pods.
     handing_over: tuple[str, ...] = ()
 
 
@@ -61,7 +61,7 @@ class LostAllocation:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`is_new`: nobody knew the pod. `lost` by its predecessor."""
+    """`is_new`: the pod was unknown. `lost` by its predecessor."""
 
     incarnation: int
     tier: str
@@ -74,35 +74,37 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """This process was replaced by a later one: it is late, or it is another cluster under the same names."""
+    """A later process has replaced this one: it is late, or it is another cluster with the same names."""
 
 
 async def register(
     tx: Connection, beat: PodBeat, tiers: Sequence[TierTarget], *, may_insert: bool
 ) -> Registered | Superseded | None:
-    """A pod's word that Valkey could not place: a new pod, a new process of a known one, or one that Valkey has lost.
-    None: nobody knows it, and heartbeats alone make no pod here."""
+    """A heartbeat that Valkey could not assign: of a new pod, of a new process of a known one, or of one that Valkey
+    has lost. None: the pod is unknown, and heartbeats alone register none here."""
     known = await tx.fetchrow(_SQL.lock, beat.pod)
     if known is None:
         if not may_insert:
             return None
         await tx.execute(_SQL.lock_tiers)
-        made = await tx.fetchrow(_SQL.insert, *_words(beat), *_targets(tiers), "", True, list(beat.hanging))
-        if made is not None:
-            return await _registered(tx, beat.version, made, is_new=True)
+        inserted = await tx.fetchrow(
+            _SQL.insert, *_values(beat), *_targets(tiers), "", True, list(beat.hanging)
+        )
+        if inserted is not None:
+            return await _registered(tx, beat.version, inserted, is_new=True)
         known = await tx.fetchrow(_SQL.lock, beat.pod)
         assert known is not None, "it was there when it was to be made"
     is_same = known["boot_id"] == beat.boot_id
     if not is_same and beat.boot_id in known["past_boots"]:
         return Superseded()
-    # One that the cluster told of has no boot id before its first heartbeat.
+    # A pod that Kubernetes reported has no boot id before its first heartbeat.
     if is_same or (known["boot_id"] == "" and known["uid"] != ""):
         if known["sequence"] >= beat.sequence:
             return await _registered(tx, beat.version, known)
-        adopted = await tx.fetchrow(_SQL.adopt, *_words(beat), list(beat.hanging))
+        adopted = await tx.fetchrow(_SQL.adopt, *_values(beat), list(beat.hanging))
         return await _registered(tx, beat.version, adopted)
-    await _tell_unreached(tx, beat.pod)
-    row = await tx.fetchrow(_SQL.replace, *_words(beat), "", True, PAST_BOOTS_MAX, list(beat.hanging))
+    await _append_unreached(tx, beat.pod)
+    row = await tx.fetchrow(_SQL.replace, *_values(beat), "", True, PAST_BOOTS_MAX, list(beat.hanging))
     assert row is not None, "it is locked"
     lost = await lose_calls(tx, beat.pod, before=row["incarnation"], named=beat.calls)
     return await _registered(tx, beat.version, row, lost=lost)
@@ -111,7 +113,7 @@ async def register(
 async def lose_calls(
     tx: Connection, pod: str, *, before: int, named: Sequence[str] = ()
 ) -> list[LostAllocation]:
-    """What incarnations before this one had, and the present one does not name."""
+    """Allocations of earlier incarnations that the present one does not name."""
     rows = await tx.fetch(_SQL.lose_calls, pod, before, list(named))
     return [LostAllocation(row["id"], row["call"]) for row in rows if not row["stays"]]
 
@@ -135,17 +137,18 @@ async def write_beats(conn: Connection, beats: Sequence[tuple[PodBeat, int]]) ->
 
 
 async def join_calls(conn: Connection, named: Sequence[tuple[str, str]]) -> None:
-    """Calls that pods (pod, call) name for the first time: their agent is there. One without a pod is given back."""
+    """Calls that pods (pod, call) name for the first time: their agent is there. One without a pod is attached
+    again."""
     pods, calls = [pod for pod, _ in named], [call for _, call in named]
     for row in await conn.fetch(_SQL.join_calls, pods, calls):
         try:
             await conn.execute(_SQL.attach, row["id"], row["pod"])
         except asyncpg.UniqueViolationError:
-            continue  # another call got the slot in this moment
+            continue  # another call got the slot at the same time
 
 
 async def end_dropped(conn: Connection, dropped: Sequence[tuple[str, str]]) -> list[UUID]:
-    """Calls that pods (pod, call) named and name no more."""
+    """Calls that pods (pod, call) named and no longer name."""
     rows = await conn.fetch(_SQL.end_dropped, [pod for pod, _ in dropped], [call for _, call in dropped])
     return [row["id"] for row in rows]
 
@@ -160,7 +163,7 @@ async def calls_of(conn: Connection, pod: str) -> list[str]:
 
 
 async def drain(conn: Connection, pod: str, ttl_s: float) -> None:
-    """Keep new calls away for `ttl_s`; 0 lets them come again."""
+    """Keep new calls away for `ttl_s`; 0 ends the drain."""
     await conn.execute(_SQL.drain, pod, ttl_s)
 
 
@@ -203,7 +206,7 @@ class SlotAllocation(Value, frozen=True):
 
 
 class Sighted(Value, frozen=True):
-    """A pod as the cluster shows it."""
+    """A pod as Kubernetes reports it."""
 
     name: str
     uid: str
@@ -263,12 +266,12 @@ async def newest_version(conn: Connection) -> str:
 async def see(
     tx: Connection, seen: Sequence[Sighted], tiers: Sequence[TierTarget]
 ) -> tuple[list[str], list[LostAllocation]]:
-    """What the cluster says: the pods of which it says something new, and the allocations that lost theirs. A pod that
-    is not ready yet gets no tier: it would take a place that a ready one could fill."""
+    """Write what Kubernetes reports; returns the pods with something new, and the allocations that lost theirs. A pod
+    that is not ready yet gets no tier: it would take a position that a ready one could fill."""
     known = {row["name"]: row for row in await tx.fetch(_SQL.seen, [pod.name for pod in seen])}
     changed: list[str] = []
     lost: list[LostAllocation] = []
-    for pod in sorted(seen, key=lambda one: one.name):
+    for pod in sorted(seen, key=lambda pod: pod.name):
         row = known.get(pod.name)
         if row is None and not pod.is_ready:
             continue
@@ -281,18 +284,18 @@ async def see(
 
 async def _see(tx: Connection, pod: Sighted, tiers: Sequence[TierTarget]) -> list[LostAllocation]:
     known = await tx.fetchrow(_SQL.lock, pod.name)
-    words: tuple[Any, ...] = (pod.name, "", 0, pod.is_deleting, [], pod.ip, pod.port, pod.version, "", 30.0)
+    values: tuple[Any, ...] = (pod.name, "", 0, pod.is_deleting, [], pod.ip, pod.port, pod.version, "", 30.0)
     await tx.execute(_SQL.note_version, pod.version)
     if known is None:
         await tx.execute(_SQL.lock_tiers)
-        await tx.fetchrow(_SQL.insert, *words, *_targets(tiers), pod.uid, pod.is_ready, [])
+        await tx.fetchrow(_SQL.insert, *values, *_targets(tiers), pod.uid, pod.is_ready, [])
         return []
     if known["uid"] in ("", pod.uid):
-        said = (pod.uid, pod.is_ready, pod.is_deleting, pod.ip, pod.port, pod.version)
-        await tx.execute(_SQL.update_seen, pod.name, *said)
+        fields = (pod.uid, pod.is_ready, pod.is_deleting, pod.ip, pod.port, pod.version)
+        await tx.execute(_SQL.update_seen, pod.name, *fields)
         return []
-    await _tell_unreached(tx, pod.name)
-    row = await tx.fetchrow(_SQL.replace, *words, pod.uid, pod.is_ready, PAST_BOOTS_MAX, [])
+    await _append_unreached(tx, pod.name)
+    row = await tx.fetchrow(_SQL.replace, *values, pod.uid, pod.is_ready, PAST_BOOTS_MAX, [])
     assert row is not None, "it is locked"
     await tx.execute(_SQL.drain, pod.name, 0.0)
     return await lose_calls(tx, pod.name, before=row["incarnation"])
@@ -301,28 +304,28 @@ async def _see(tx: Connection, pod: Sighted, tiers: Sequence[TierTarget]) -> lis
 async def remove(
     tx: Connection, pod: str, *, uid: str = "", silent_s: float = 0.0
 ) -> list[LostAllocation] | None:
-    """None: it is another pod by now, it spoke, or it is gone already."""
+    """None: it is another pod by now, it sent a heartbeat, or it is gone already."""
     incarnation = await tx.fetchval(_SQL.lock_gone, pod, uid, silent_s)
     if incarnation is None:
         return None
-    await _tell_unreached(tx, pod)
+    await _append_unreached(tx, pod)
     lost = await lose_calls(tx, pod, before=incarnation + 1)
     await tx.execute(_SQL.remove, pod)
     return lost
 
 
 async def silence(tx: Connection, pod: str, silent_s: float) -> list[LostAllocation] | None:
-    """It has not spoken for so long, and stays known: what it had loses its pod. None: it spoke."""
+    """It sent no heartbeat for `silent_s`, and stays registered: its allocations lose their pod. None: it sent one."""
     incarnation = await tx.fetchval(_SQL.lock_gone, pod, "", silent_s)
     if incarnation is None:
         return None
-    await _tell_unreached(tx, pod)
+    await _append_unreached(tx, pod)
     return await lose_calls(tx, pod, before=incarnation + 1)
 
 
-async def _tell_unreached(tx: Connection, pod: str) -> None:
-    """The pod is lost. Calls that it was given and never named are told that they had no agent: whoever answered is
-    called again."""
+async def _append_unreached(tx: Connection, pod: str) -> None:
+    """The pod is lost. Append to the mailboxes of calls that it was given and never named that they had no agent: their
+    leads are called again."""
     ids = [row["id"] for row in await tx.fetch(_SQL.unreached, pod)]
     await allocations.tell_without_agent(tx, ids, "pod_lost")
 
@@ -332,12 +335,12 @@ async def existing(conn: Connection, names: Sequence[str]) -> set[str]:
 
 
 async def mark_changing(conn: Connection, names: Sequence[str]) -> list[str]:
-    """These and no others are about to change. Returns those of which this is new, either way."""
+    """These and no others are about to change. Returns those for which this is new, either way."""
     return [row["name"] for row in await conn.fetch(_SQL.mark_changing, list(names))]
 
 
 async def change(conn: Connection, wanted: Sequence[TierTarget], names: Sequence[str]) -> dict[str, str]:
-    """Give each pod (of the same place) its tier and maximum, if it has taken nothing for 2 s. Pod -> tier, of those
+    """Give each pod (at the same index) its tier and maximum, if it has taken nothing for 2 s. Pod -> tier, of those
     that changed."""
     rows = await conn.fetch(_SQL.change, list(names), [w.tier for w in wanted], [w.calls_max for w in wanted])
     return {row["name"]: row["tier"] for row in rows}
@@ -352,17 +355,17 @@ async def unnamed(conn: Connection, after_s: float) -> list[UnnamedCall]:
 
 
 async def end_unnamed(conn: Connection, call: UnnamedCall, *, is_over: bool) -> bool:
-    """False: it came, or has another pod by now."""
+    """False: the agent joined, or the call has another pod by now."""
     return await conn.fetchval(_SQL.end_unnamed, call.id, is_over, call.pod) is not None
 
 
 async def end_left(conn: Connection, after_s: float) -> list[UUID]:
-    """Calls without an attempt that their pods have not named for so long, although they had them."""
+    """Calls without an attempt that their pods had, and have not named for this long."""
     return [row["id"] for row in await conn.fetch(_SQL.end_left, after_s)]
 
 
 async def ending(conn: Connection) -> list[tuple[str, str]]:
-    """Pods with the calls that they name and that no live row gives them, or whose handlers hang."""
+    """Pods with the calls that they name without a live row, or whose handlers hang."""
     return [(row["pod"], row["call"]) for row in await conn.fetch(_SQL.ending)]
 
 
@@ -390,10 +393,10 @@ def _is_news(pod: Sighted, row: Any) -> bool:
         return True
     if row["is_leaving"] != pod.is_deleting and (pod.is_deleting or row["sequence"] == 0):
         return True
-    told = (row["ip"] or pod.ip, row["port"] or pod.port, row["version"] or pod.version)
+    merged = (row["ip"] or pod.ip, row["port"] or pod.port, row["version"] or pod.version)
     if row["sequence"] == 0:
-        told = (pod.ip or row["ip"], pod.port or row["port"], pod.version or row["version"])
-    return told != (row["ip"], row["port"], row["version"])
+        merged = (pod.ip or row["ip"], pod.port or row["port"], pod.version or row["version"])
+    return merged != (row["ip"], row["port"], row["version"])
 
 
 async def _registered(
@@ -406,7 +409,7 @@ async def _registered(
     )
 
 
-def _words(beat: PodBeat) -> tuple[Any, ...]:
+def _values(beat: PodBeat) -> tuple[Any, ...]:
     return (
         beat.pod,
         beat.boot_id,

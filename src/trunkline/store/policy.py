@@ -1,4 +1,4 @@
-"""Layers of calling policies, as documents. What they mean is decided in `leads.calling_policy`."""
+"""Layers of calling policies, as documents. `leads.calling_policy` interprets them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ async def read(conn: Connection, keys: Sequence[PolicyKey]) -> list[PolicyRow]:
 
 
 async def lock(tx: Connection) -> None:
-    """Until the transaction ends nobody else changes a layer."""
+    """Lock all layers against other changes until the transaction ends."""
     await tx.execute(_SQL.lock)
 
 
@@ -59,5 +59,5 @@ async def packs_named(conn: Connection) -> list[str]:
 
 
 async def wake(conn: Connection, tenant: Tenant, *, limit: int) -> int:
-    """Make leads due that wait for a window, because the windows have changed; how many there were, `limit` at most."""
+    """Make leads due that wait for a window, because the windows have changed; returns how many, `limit` at most."""
     return int(await conn.fetchval(_SQL.wake, tenant.reseller_id, tenant.merchant_id, limit))

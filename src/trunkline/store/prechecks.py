@@ -1,4 +1,4 @@
-"""Pre-checks of leads: who has been asked about, and what was said."""
+"""Pre-checks of leads: claims and results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _SQL = Area("prechecks")
 
 
 @dataclass(frozen=True, slots=True)
-class AskedLead:
+class PrecheckLead:
     id: UUID
     version: int
     request_id: str
@@ -26,7 +26,7 @@ class AskedLead:
     payload: dict[str, Any] = field(repr=False)
     attempt_count: int
     due_at: datetime
-    # The checks that it has passed, if that holds for long enough still.
+    # The checks that it has passed, if the pass is valid for long enough.
     passed_checks: bytes | None
 
 
@@ -34,15 +34,15 @@ async def are_wanted(conn: Connection) -> bool:
     return bool(await conn.fetchval(_SQL.are_wanted))
 
 
-async def waiting(conn: Connection, lead_ids: Sequence[UUID], *, fresh_for_s: float) -> list[AskedLead]:
-    return [pick(AskedLead, row) for row in await conn.fetch(_SQL.waiting, lead_ids, fresh_for_s)]
+async def waiting(conn: Connection, lead_ids: Sequence[UUID], *, fresh_for_s: float) -> list[PrecheckLead]:
+    return [pick(PrecheckLead, row) for row in await conn.fetch(_SQL.waiting, lead_ids, fresh_for_s)]
 
 
 async def claim(
     conn: Connection, leases: Mapping[UUID, tuple[bytes, float]], *, fresh_for_s: float
 ) -> dict[UUID, int]:
-    """Claim leads with the hash of their checks, for so many seconds; those that are ours, with their deferrals. As for
-    `waiting`, one that has passed for `fresh_for_s` from now needs no asking."""
+    """Claim leads with the hash of their checks, for these seconds; returns those that were claimed, with their
+    deferrals. As for `waiting`, one whose pass is valid for `fresh_for_s` from now needs no check."""
     rows = await conn.fetch(
         _SQL.claim,
         list(leases),
@@ -58,7 +58,7 @@ async def passed(conn: Connection, lead_id: UUID, checks_hash: bytes, *, valid_s
 
 
 async def lock_lead(tx: Connection, lead_id: UUID, version: int) -> datetime | None:
-    """The time, if the lead is still as it was asked about."""
+    """The time, if the lead has not changed since its check began."""
     row = await tx.fetchrow(_SQL.lock_lead, lead_id, version)
     return None if row is None else row["now"]
 

@@ -1,4 +1,4 @@
-"""Which processes run, and what they have counted together."""
+"""Running processes, and their shared counters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _SQL = Area("presence")
 _COUNT = query("presence/measure", value="m.value + excluded.value")
 _GAUGE = query("presence/measure", value="greatest(m.value, excluded.value)")
 
-# (name, subject): what was counted, and of which carrier, reconciler or kind.
+# (name, subject): what was counted, and for which carrier, reconciler or kind.
 Key = tuple[str, str]
 
 
@@ -24,7 +24,7 @@ class MeasuredValue:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Processes that run, and processes that died and were not replaced. Those that stopped on purpose are neither."""
+    """Running processes, and those that died and were not replaced. Processes that stopped on purpose are neither."""
 
     alive: int
     lost: int

@@ -1,4 +1,4 @@
-"""What became of occurrences of reminders, read from their leads and written beside them."""
+"""States of reminders' occurrences, read from their leads and written beside them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Followed:
     external_call_id: str | None
     last_error: str | None
     max_attempts: int
-    # Attempts that the log has told of, and how many of them were followed by a retry.
+    # Attempts that were logged, and how many of them were followed by a retry.
     attempts_told: int
     retries_told: int
     lead_version: int

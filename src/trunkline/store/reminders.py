@@ -1,4 +1,4 @@
-"""Reminders: series and their occurrences. What they mean is decided in `trunkline.reminders`."""
+"""Reminders: series and their occurrences. `trunkline.reminders` interprets them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,8 +42,8 @@ class NewReminder:
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
-    """A series. `next_wall`, `next_at` and `next_no` name the occurrence to be made next. It is active without one as
-    long as its last occurrence has not ended."""
+    """A series. `next_wall`, `next_at` and `next_no` are the occurrence to be made next. Without one the series is
+    active until its last occurrence has ended."""
 
     id: UUID
     reseller_id: str
@@ -72,7 +72,7 @@ class Reminder:
     last_at: datetime | None
     created_at: datetime
     updated_at: datetime
-    # Postgres' clock when this was read.
+    # Postgres's clock when this was read.
     now: datetime
 
     @property
@@ -81,7 +81,7 @@ class Reminder:
 
     @property
     def campaign_id(self) -> UUID | None:
-        """Under which its own windows are found."""
+        """The campaign id of its own windows."""
         return self.id if self.has_windows else None
 
 
@@ -127,7 +127,7 @@ class OpenLead:
 
 @dataclass(frozen=True, slots=True)
 class WaitingOccurrence:
-    """An occurrence that is a lead and waits: it is about to ring."""
+    """An occurrence that waits as a lead: it rings next."""
 
     reminder_id: UUID
     lead_id: UUID
@@ -176,12 +176,12 @@ async def due(conn: Connection, *, horizon_s: float, limit: int) -> list[UUID]:
 
 
 async def claim(tx: Connection, reminder_id: UUID, *, horizon_s: float) -> Reminder | None:
-    """None if somebody else has it, or has made its occurrence already."""
+    """None if another process has it, or has made its occurrence already."""
     return pick_or_none(Reminder, await tx.fetchrow(_SQL.claim, reminder_id, horizon_s))
 
 
 async def move(tx: Connection, reminder: Reminder) -> Reminder:
-    """Write where a locked series has come to."""
+    """Write the position of a locked series."""
     row = await tx.fetchrow(
         _SQL.move,
         reminder.id,
@@ -195,9 +195,9 @@ async def move(tx: Connection, reminder: Reminder) -> Reminder:
     return _changed(row)
 
 
-async def set_aside(tx: Connection, reminder_id: UUID) -> None:
-    """Pause it where it stands."""
-    await tx.execute(_SQL.set_aside, reminder_id)
+async def pause_broken(tx: Connection, reminder_id: UUID) -> None:
+    """Pause it at its position."""
+    await tx.execute(_SQL.pause_broken, reminder_id)
 
 
 async def edit(tx: Connection, reminder_id: UUID, changes: Mapping[str, Any]) -> Reminder:
@@ -227,17 +227,17 @@ async def open_leads(tx: Connection, reminder_id: UUID, wall_at: datetime | None
 
 
 async def waiting(conn: Connection, reminder_ids: Sequence[UUID]) -> list[WaitingOccurrence]:
-    """What is about to ring of these series, in order."""
+    """The waiting occurrences of these series, in order."""
     return [pick(WaitingOccurrence, row) for row in await conn.fetch(_SQL.waiting, reminder_ids)]
 
 
 async def finish(tx: Connection, reminder: Reminder) -> Reminder:
-    """End a locked series if nothing of it is left."""
+    """End a locked series if it has no occurrence left."""
     return pick_or_none(Reminder, await tx.fetchrow(_SQL.finish, reminder.id)) or reminder
 
 
 async def finish_all(conn: Connection) -> int:
-    """End every series of which nothing is left."""
+    """End every series without an occurrence left."""
     return len(await conn.fetch(_SQL.finish, None))
 
 
@@ -258,6 +258,6 @@ async def occurrences(
 
 
 async def pool(conn: Connection, merchant_id: str, pool_id: str | None, carrier: str | None) -> str | None:
-    """From which a merchant's reminders are rung. None: there is no such pool."""
-    found: str | None = await conn.fetchval(_SQL.pool, merchant_id, pool_id, carrier)
-    return found
+    """The pool that dials a merchant's reminders. None: there is no such pool."""
+    found_pool: str | None = await conn.fetchval(_SQL.pool, merchant_id, pool_id, carrier)
+    return found_pool

@@ -1,4 +1,4 @@
-"""Restores of Postgres that were found, and what is compared and written to settle them."""
+"""Detected restores of Postgres, and the queries that compare and settle them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _SQL = Area("restores")
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """Commits between these two moments are lost."""
+    """Commits between these two times are lost."""
 
     backup_at: datetime
     found_at: datetime
@@ -41,8 +41,8 @@ class WaitingLead(Value, frozen=True):
     created_at: datetime
 
 
-class AdoptedCall(Value, frozen=True):
-    """A call that becomes an attempt of its lead. `is_last`: none of this lead's came after it."""
+class RestoredCall(Value, frozen=True):
+    """A call that becomes an attempt of its lead. `is_last`: none of this lead's calls came after it."""
 
     id: UUID
     lead_id: UUID
@@ -69,7 +69,7 @@ async def unsettled(conn: Connection) -> Unsettled | None:
 
 
 async def settle(tx: Connection, found_until: datetime, by: str) -> int:
-    """How many are settled now."""
+    """Returns how many were settled."""
     return len(await tx.fetch(_SQL.settle, found_until, by))
 
 
@@ -78,7 +78,7 @@ async def note_settled(tx: Connection, backup_at: datetime, found_at: datetime, 
 
 
 async def is_settled_after(tx: Connection, at: datetime) -> bool:
-    """Whether a restore that was found after this moment is settled. One that is not waits for this transaction."""
+    """Whether a restore that was found after this time is settled. Settling an open one waits for this transaction."""
     return any(row["is_settled"] for row in await tx.fetch(_SQL.are_settled, at))
 
 
@@ -90,7 +90,7 @@ async def made_meanwhile(
 
 
 async def overflows(conn: Connection) -> dict[str, str | None]:
-    """Of each pool the one that its leads may move on to."""
+    """The overflow pool of each pool."""
     return {row["id"]: row["overflow_pool_id"] for row in await conn.fetch(_SQL.pools)}
 
 
@@ -99,7 +99,7 @@ async def numbers(conn: Connection) -> dict[str, OurNumber]:
 
 
 async def unresolved(conn: Connection, calls: Sequence[tuple[str, str, datetime]]) -> set[int]:
-    """The places of those calls that an attempt without a call id may have placed."""
+    """The indexes of those calls that an attempt without a call id may have placed."""
     to, from_, at = zip(*calls, strict=True) if calls else ((), (), ())
     return {row["place"] for row in await conn.fetch(_SQL.unresolved, to, from_, at)}
 
@@ -109,7 +109,7 @@ async def waiting(conn: Connection, phones: Collection[str]) -> list[WaitingLead
 
 
 async def live(conn: Connection, until: datetime) -> int:
-    """Outbound calls from before then of which nobody knows yet what became of them."""
+    """Outbound calls from before then that are not resolved yet."""
     return int(await conn.fetchval(_SQL.live, until))
 
 
@@ -126,7 +126,10 @@ async def end_unknown(tx: Connection, lead_ids: Sequence[UUID], reason: str) -> 
     return [row["id"] for row in await tx.fetch(_SQL.end_unknown, lead_ids, reason)]
 
 
-async def adopt(tx: Connection, calls: Sequence[AdoptedCall], by: str, first_line: int) -> dict[UUID, UUID]:
-    """The leads that are being called by these calls now, each with its attempt. The caller has locked the leads."""
-    columns = [[getattr(call, name) for call in calls] for name in AdoptedCall.__struct_fields__]
-    return {row["lead_id"]: row["id"] for row in await tx.fetch(_SQL.adopt, *columns, by, first_line)}
+async def restore(
+    tx: Connection, calls: Sequence[RestoredCall], by: str, first_channel: int
+) -> dict[UUID, UUID]:
+    """Insert attempts for these calls. Returns the leads that are being called by them, each with its attempt. The
+    caller has locked the leads."""
+    columns = [[getattr(call, name) for call in calls] for name in RestoredCall.__struct_fields__]
+    return {row["lead_id"]: row["id"] for row in await tx.fetch(_SQL.restore, *columns, by, first_channel)}

@@ -1,4 +1,4 @@
-"""Calls whose agents were lost: what becomes of their allocations when the carrier asks what follows the stream."""
+"""Calls whose agents were lost: the allocation's next step when the carrier requests what follows the stream."""
 
 from typing import Literal
 from uuid import UUID
@@ -12,8 +12,8 @@ _PODS_SQL = Area("pods")
 
 
 class LostAgent(Value, frozen=True):
-    """The agent is lost, and the call has the right to another one. `pod`: where it was; None if nobody knows, or if a
-    request before this one has moved the call already."""
+    """The agent is lost, and the call may have another one. `pod`: where it was; None if unknown, or if an earlier
+    request has moved the call already."""
 
     pod: str | None
     merchant_id: str
@@ -24,7 +24,7 @@ Resumption = LostAgent | Literal["over", "exhausted"]
 
 
 async def resume(conn: Connection, attempt_id: UUID, call: str, turn: int, *, turn_max: int) -> Resumption:
-    """Once per stream, however often and from wherever it is asked."""
+    """Once per stream, however often and from whichever process it is requested."""
     is_last = turn >= turn_max
     row = await conn.fetchrow(_SQL.exhaust if is_last else _SQL.resume, attempt_id, call, turn)
     if row is not None and is_last:
@@ -43,5 +43,5 @@ async def resume(conn: Connection, attempt_id: UUID, call: str, turn: int, *, tu
 
 
 async def is_resumed(conn: Connection, call: str, turn: int) -> bool:
-    """Whether another agent has the call by now, or is being looked for."""
+    """Whether another agent has the call by now, or is being searched."""
     return bool(await conn.fetchval(_SQL.is_resumed, call, turn))

@@ -1,4 +1,4 @@
-"""Merchants' tiers, and whose call a call is."""
+"""Merchants' tiers, and the owners of calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +35,6 @@ async def remove_merchant(conn: Connection, merchant_id: str) -> bool:
     return bool(await conn.execute(_SQL.remove_merchant, merchant_id) != "DELETE 0")
 
 
-async def line_of_call(conn: Connection, carriers: Sequence[str], call_sid: str) -> RouterAccount | None:
-    """Which carrier's and account's call this is, if it is one of ours."""
-    return pick_or_none(RouterAccount, await conn.fetchrow(_SQL.line_of_call, list(carriers), call_sid))
+async def account_of_call(conn: Connection, carriers: Sequence[str], call_sid: str) -> RouterAccount | None:
+    """The carrier and the account of this call, if it is one of ours."""
+    return pick_or_none(RouterAccount, await conn.fetchrow(_SQL.account_of_call, list(carriers), call_sid))

@@ -1,4 +1,4 @@
-"""What Valkey's memory is made of: flows and their next leads, numbers, limits, and who holds a channel."""
+"""The source of Valkey's projection: flows and their next leads, numbers, limits, and the holders of channels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,13 @@ from trunkline.store.sql import Area
 _SQL = Area("schedule")
 _ROUTER_SQL = Area("router")
 
-# How the index writes "no campaign".
+# The index's value for "no campaign".
 NO_CAMPAIGN = UUID(int=0)
 BEFORE_ALL = Flow("", "", "", None)
 
 
 async def flows(conn: Connection, *, after: Flow, limit: int) -> list[Flow]:
-    """A page of the flows that have leads to call, in their own order."""
+    """A page of the flows with leads to call, in their own order."""
     start = (after.pool_id, after.merchant_id, after.campaign_id or NO_CAMPAIGN)
     rows = await conn.fetch(_SQL.flows, *start, limit)
     return [
@@ -32,14 +32,14 @@ async def heads(conn: Connection, flow: Flow, *, horizon_s: float, limit: int) -
     return [_entry(row, flow) for row in await conn.fetch(_SQL.heads, *key, horizon_s, limit)]
 
 
-async def places(conn: Connection, lead_ids: Sequence[UUID]) -> dict[UUID, Entry]:
-    """Those of the leads that still want to be called."""
-    rows = await conn.fetch(_SQL.places, lead_ids)
+async def entries(conn: Connection, lead_ids: Sequence[UUID]) -> dict[UUID, Entry]:
+    """Those of the leads that are still to be called."""
+    rows = await conn.fetch(_SQL.entries, lead_ids)
     return {row["id"]: entry_of(row) for row in rows}
 
 
 def entry_of(row: Any) -> Entry:
-    """A row that names its own flow."""
+    """From a row with its own flow."""
     return _entry(row, Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"]))
 
 
@@ -58,7 +58,7 @@ def _entry(row: Any, flow: Flow) -> Entry:
 
 
 def campaign_of(value: UUID) -> UUID | None:
-    """As the index writes it, as everybody else does."""
+    """From the index's value to the usual one."""
     return None if value == NO_CAMPAIGN else value
 
 
@@ -85,12 +85,12 @@ async def weights(conn: Connection) -> dict[str, int]:
 
 
 async def ungated(conn: Connection) -> list[str]:
-    """Whose calls need no agent of ours, as the scripts name them."""
+    """The subjects whose calls need no agent of ours, as the scripts name them."""
     return [row["subject"] for row in await conn.fetch(_SQL.ungated)]
 
 
 async def overdialled(conn: Connection) -> list[str]:
-    """Whose calls may be dialled without keeping an agent for them, as the scripts name them."""
+    """The subjects whose calls may be dialled without a reserved agent, as the scripts name them."""
     return [row["subject"] for row in await conn.fetch(_SQL.overdialled)]
 
 
@@ -123,13 +123,13 @@ def _flow(row: Any) -> Flow | None:
 
 
 async def known_attempts(conn: Connection, attempt_ids: Sequence[UUID]) -> set[UUID]:
-    """Those of the holders that are attempts; a grant that nothing followed is none."""
+    """Those of the holders that are attempts; a grant without an intent is none."""
     return {row["id"] for row in await conn.fetch(_SQL.known_attempts, attempt_ids)}
 
 
-async def pile(conn: Connection) -> tuple[int, int]:
-    """About how many leads wait, and how many are being called."""
-    row = await conn.fetchrow(_SQL.pile)
+async def backlog_counts(conn: Connection) -> tuple[int, int]:
+    """An estimate of the waiting leads, and the number that are being called."""
+    row = await conn.fetchrow(_SQL.backlog_counts)
     assert row is not None, "two counts are one row"
     return row["backlog"], row["processing"]
 
@@ -139,5 +139,5 @@ async def next_epoch(conn: Connection) -> int:
 
 
 async def clock_s(conn: Connection) -> float:
-    """Postgres' time, in seconds since the epoch."""
+    """Postgres's time, in seconds since the epoch."""
     return float(await conn.fetchval(_SQL.clock))

@@ -22,8 +22,8 @@ class Area:
 
 
 def query(name: str, **parts: str) -> str:
-    """One of them by its path, `leads/list_by`. Statements that differ in a clause share a block, and name the clause
-    that takes its {place}."""
+    """One of them by its path, `leads/list_by`. Statements that differ in a clause share a block, with a {place} for
+    the clause."""
     area, _, block = name.partition("/")
     text = blocks(area)[block]
     return text.format(**parts) if parts else text
@@ -31,12 +31,12 @@ def query(name: str, **parts: str) -> str:
 
 @cache
 def blocks(area: str) -> dict[str, str]:
-    """The statements of an area by name, each with the comment that says why it is as it is."""
+    """The statements of an area by name, each with its comment."""
     _, *parts = _NAME.split((_ROOT / "queries" / f"{area}.sql").read_text(encoding="utf-8"))
-    found = {name: text.strip("\n") + "\n" for name, text in zip(parts[::2], parts[1::2], strict=True)}
-    if len(found) < len(parts) // 2:
+    by_name = {name: text.strip("\n") + "\n" for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    if len(by_name) < len(parts) // 2:
         raise ValueError(f"queries/{area}.sql names a block twice")
-    return found
+    return by_name
 
 
 def migrations() -> list[Traversable]:

@@ -1,4 +1,4 @@
-"""Resellers and their merchants, and the bounds of what a tenant sees."""
+"""Resellers and their merchants, and what each tenant may see."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +15,7 @@ _KEYS_SQL = Area("keys")
 
 
 class Tenant(Value, frozen=True):
-    """Whose rows a query may see: everybody's (the platform), a reseller's, or one merchant's."""
+    """Whose rows a query may see: all (the platform), a reseller's, or one merchant's."""
 
     reseller_id: str | None = None
     merchant_id: str | None = None
@@ -62,7 +62,7 @@ class Merchant:
 
 @dataclass(frozen=True, slots=True)
 class MerchantChange:
-    """None means "as it is", except where the flag says that None is the new value."""
+    """None means unchanged, except where the flag says that None is the new value."""
 
     name: str | None = None
     weight: int | None = None
@@ -77,7 +77,7 @@ class MerchantChange:
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """Why something cannot be removed: rows of `table` name it."""
+    """Why something cannot be removed: rows of `table` refer to it."""
 
     table: str
 
@@ -168,7 +168,7 @@ async def delete_merchant(tx: Connection, merchant_id: str) -> InUse | None:
 
 
 async def delete(tx: Connection, statement: str, key: object) -> InUse | None:
-    """Delete by a statement whose foreign keys decide. After `InUse` only a rollback is left."""
+    """Delete by a statement whose foreign keys decide. After `InUse` only a rollback is possible."""
     try:
         await tx.execute(statement, key)
     except asyncpg.ForeignKeyViolationError as error:

@@ -1,4 +1,4 @@
-"""Flows whose leads are overdue, and what keeps them from being called. Read without a lock, for people and alarms."""
+"""Flows with overdue leads, and what prevents their calls. Read without a lock, for people and alarms."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ FLOWS_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class WaitingFlow:
-    """`leads` are overdue, counted up to 100. `has_numbers`: some may dial, were they not stopped;
-    `has_usable_numbers`: some are not stopped; `is_taken_by_carrier`: the carrier of some of these takes calls;
-    `has_free_channel`: one of these has a channel free. `refused_for`: why
-    an intent refused one of its first leads within the last two minutes."""
+    """`leads` are overdue, counted up to 100. `has_numbers`: some may dial, if they are not stopped;
+    `has_usable_numbers`: some are not stopped; `is_taken_by_carrier`: the carrier of some of these accepts calls;
+    `has_free_channel`: one of these has a free channel. `refused_for`: why an intent refused one of its first leads
+    within the last two minutes."""
 
     pool_id: str
     reseller_id: str
@@ -38,10 +38,10 @@ class WaitingFlow:
     is_taken_by_carrier: bool = True
     has_free_channel: bool = True
     refused_for: str | None = None
-    # When that ends, as far as it is known.
+    # When that ends, if known.
     stopped_until: datetime | None = None
     braked_until: datetime | None = None
-    # When the first of its numbers may be tried again; None where a probe is under way.
+    # When the first of its numbers is probed again; None where a probe is in flight.
     cooldown_until: datetime | None = None
     refused_until: datetime | None = None
 
@@ -53,7 +53,7 @@ async def flows(
     overdue_s: float = OVERDUE_S,
     named: Sequence[FlowName] | None = None,
 ) -> list[WaitingFlow]:
-    """`streamless`: carriers that run the agent themselves. `named`: only these are looked at."""
+    """`streamless`: carriers that run the agent themselves. `named`: only these flows."""
     names = (
         (None, None, None)
         if named is None

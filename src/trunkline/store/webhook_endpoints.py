@@ -1,4 +1,4 @@
-"""Where tenants want to hear of events. Secrets are sealed before they come here."""
+"""Tenants' webhook endpoints for events. Secrets arrive here sealed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

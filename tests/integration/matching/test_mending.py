@@ -32,11 +32,11 @@ async def test_mend_restores_the_keys_derived_from_a_flows_queues(bus: Bus, key:
 async def test_leads_whose_queue_key_was_lost_are_found_missing_and_added_again(bus: Bus, place: str) -> None:
     entries = [entry(due_at=later() if place == "s" else PAST) for _ in range(3)]
     await schedule.add(bus, entries)
-    assert (await schedule.look(bus, entries)).missing == []
+    assert (await schedule.compare(bus, entries)).missing == []
     await bus.client.delete(f"{bus.projection}flow:{FLOW}:{place}")
-    assert (await schedule.look(bus, entries)).missing == entries
+    assert (await schedule.compare(bus, entries)).missing == entries
     assert await schedule.add(bus, entries) == 3
-    assert (await schedule.look(bus, entries)).missing == []
+    assert (await schedule.compare(bus, entries)).missing == []
 
 
 async def test_mend_restores_the_keys_derived_from_numbers_and_holders(bus: Bus) -> None:

@@ -25,13 +25,13 @@ from trunkline.bus.keys import Keys
 from trunkline.clock import Clock, SystemClock
 from trunkline.control.controls import Controls
 from trunkline.control.stops import Stops
-from trunkline.dispatch.batches import Ask
+from trunkline.dispatch.batches import RunPrecheck
 from trunkline.dispatch.calls import KIND, CallFold
 from trunkline.dispatch.carrier_responses import ResultWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.checker import Checker
 from trunkline.dispatch.checks import CheckLimits
-from trunkline.dispatch.cooldowns import CooldownBook
+from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.hang_ups import HangUps
 from trunkline.dispatch.intent import is_cancelled
@@ -185,7 +185,7 @@ class Stage:
         bus: Bus | None = None,
         clock: Clock | None = None,
         name: str | None = None,
-        ask: Ask | None = None,
+        precheck: RunPrecheck | None = None,
         late_max_s: float = 30.0,
         **limits: Any,
     ) -> Dialer:
@@ -193,12 +193,12 @@ class Stage:
         take longer than half a second, and then nothing would be sent."""
         database, bus, clock = database or self.database, bus or self.bus, clock or self.clock
         name = name or f"{ME}-{len(self._dialers) + 1}"
-        book = CooldownBook(database, name)
+        cooldowns = CooldownWriter(database, name)
         sender = Sender(
             clock,
             self.directory,
             Callbacks("http://trunkline.test", CallbackKeys.from_secrets([SECRET])),
-            ResultWriter(database, bus, Settler(Policies(fresh_s=0)), book),
+            ResultWriter(database, bus, Settler(Policies(fresh_s=0)), cooldowns),
             SenderLimits(late_max_s=late_max_s),
             killed=self.controls.killed,
             unwanted=partial(is_cancelled, database),
@@ -209,10 +209,10 @@ class Stage:
             clock,
             sender,
             name,
-            Rules(policies=Policies(fresh_s=0), unreachable=book.unreachable),
+            Rules(policies=Policies(fresh_s=0), unreachable=cooldowns.unreachable),
             _nothing_reopens,
             DialerLimits(**limits),
-            ask,
+            precheck,
         )
         self._dialers.append(dialer)
         return dialer
@@ -342,7 +342,7 @@ async def open_stage(
             MailboxWorker(
                 dialing.database,
                 bus,
-                CallFold(bus, settler, enrichment, CooldownBook(dialing.database, ME)),
+                CallFold(bus, settler, enrichment, CooldownWriter(dialing.database, ME)),
                 ME,
                 WorkerLimits(),
             ),

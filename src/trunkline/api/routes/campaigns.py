@@ -20,7 +20,7 @@ from trunkline.api.routes.controls import RAMP_MAX_S, Reason
 from trunkline.api.routes.lead_edits import HANG_UP
 from trunkline.api.routes.policy import above_merchant, put_layer, wake_leads
 from trunkline.campaigns import lifecycle
-from trunkline.campaigns.lifecycle import DONE, FROM, Act, Status
+from trunkline.campaigns.lifecycle import DONE, FROM, Action, Status
 from trunkline.campaigns.request import ENDS, STARTS, CampaignRequest, prepare, time_problems
 from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.jobs.platform.exports import COLUMNS, as_csv
@@ -292,7 +292,7 @@ async def with_policy(conn: Connection, campaign: Campaign) -> CampaignWithPolic
     return CampaignWithPolicyOut(policy=rows[0].policy if rows else {}, **shown)
 
 
-async def _run(api: Api, who: Principal, campaign_id: UUID, act: Act, ramp_s: int) -> Campaign:
+async def _run(api: Api, who: Principal, campaign_id: UUID, act: Action, ramp_s: int) -> Campaign:
     async with api.store.writing() as tx:
         campaign = await _locked(tx, who, campaign_id)
         if not _is_to_do(campaign, act):
@@ -309,7 +309,7 @@ async def _run(api: Api, who: Principal, campaign_id: UUID, act: Act, ramp_s: in
         return await lifecycle.run(tx, campaign, who.actor, ramp_s=ramp_s)
 
 
-def _is_to_do(campaign: Campaign, act: Act) -> bool:
+def _is_to_do(campaign: Campaign, act: Action) -> bool:
     """False: it was done before."""
     if campaign.status in FROM[act]:
         return True

@@ -18,7 +18,7 @@ from trunkline.api.models import READ_ERRORS, Out, found
 from trunkline.api.principal import Principal
 from trunkline.api.routes.jobs import face_of
 from trunkline.store import call_reports, enrichments
-from trunkline.store.enrichments import Found
+from trunkline.store.enrichments import EnrichmentView
 
 router = APIRouter(prefix=f"{API_ROOT}/attempts", tags=["attempts"])
 
@@ -77,7 +77,7 @@ async def get_recording(attempt_id: UUID, item_id: ItemId, who: ReadKey, api: De
     return FileResponse(path, media_type=_media_type(path), filename=path.name)
 
 
-def told(api: Api, items: list[Found]) -> list[EnrichmentOut]:
+def told(api: Api, items: list[EnrichmentView]) -> list[EnrichmentOut]:
     return [
         EnrichmentOut(
             item_id=each.item_id,
@@ -94,15 +94,15 @@ def told(api: Api, items: list[Found]) -> list[EnrichmentOut]:
     ]
 
 
-async def _of_call(api: Api, who: Principal, attempt_id: UUID) -> list[Found]:
+async def _of_call(api: Api, who: Principal, attempt_id: UUID) -> list[EnrichmentView]:
     async with api.store.reading() as connection:
         call = found(await call_reports.context(connection, attempt_id), "call")
         if not who.tenant.owns(call.tenant):
             raise not_found("call")
-        return await enrichments.of_attempt(connection, who.tenant, attempt_id)
+        return await enrichments.for_attempt(connection, who.tenant, attempt_id)
 
 
-def _url(api: Api, item: Found) -> str | None:
+def _url(api: Api, item: EnrichmentView) -> str | None:
     if _file(api, item.recording_ref) is None:
         return None
     return f"{API_ROOT}/attempts/{item.attempt_id}/enrichments/{item.item_id}/recording"

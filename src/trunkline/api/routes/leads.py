@@ -205,9 +205,9 @@ async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadDetailOut:
     async with api.store.reading() as connection:
         lead = found(await leads.get(connection, who.tenant, lead_id), "lead")
         attempts = await leads.attempts(connection, lead_id)
-        reasons = await decisions.of_lead(connection, lead_id)
-        learnt = await enrichments.of_lead(connection, lead_id)
-        happened = await lead_timeline.of_lead(connection, lead_id, limit=TIMELINE_MAX)
+        reasons = await decisions.history(connection, lead_id)
+        learnt = await enrichments.for_lead(connection, lead_id)
+        happened = await lead_timeline.events(connection, lead_id, limit=TIMELINE_MAX)
     return LeadDetailOut(
         attempts=[AttemptOut.model_validate(attempt) for attempt in attempts],
         enrichments=told(api, learnt),

@@ -1,13 +1,13 @@
 #!lua
--- Makes numbers, weights, limits and stops what Postgres says they are. Channels that are held stay held: a lowered
--- maximum takes effect as calls end. What is stopped is not popped and put back; it is not matched.
+-- Makes numbers, weights, limits and stops what Postgres has. Channels in use stay held: a lowered maximum takes effect as
+-- calls end. A stopped flow is not popped and put back; the match leaves it out.
 --
 -- KEYS[1] epoch  KEYS[2] dialer_wakeups
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)
 -- ARGV[3] JSON: {"numbers": {id: "pool|max|region|account"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…/…": "n"},
 --               "stops": {"all", "r/…", "m/…", "c/…": "reason"}, "tiers": {merchant: tier of its own},
 --               "ungated": {"m/…", "p/…", "c/…": "all" or "few" at a time},
---               "cooling": {number: ms before which its carrier is not asked}}
+--               "cooling": {number: ms until which it is in a cooldown}}
 -- -> the number of values that changed
 -- @include keys
 -- @include epoch
@@ -53,7 +53,7 @@ sync(key('caps'), wanted.caps, function(subject) unblock(subject) end)
 sync(key('stops'), wanted.stops)
 sync(key('tiers'), wanted.tiers)
 sync(key('ungated'), wanted.ungated)
--- A cooldown that is over sooner than it was thought frees its numbers; one that was not known here makes them rest.
+-- A cooldown that ends earlier than projected frees its numbers; one that is new here makes them rest.
 sync(key('cooling'), wanted.cooling, function(number)
   local till = wanted.cooling[number]
   if till then redis.call('ZADD', key('resting'), till, number) else redis.call('ZREM', key('resting'), number) end

@@ -1,7 +1,7 @@
 #!lua
--- Begins a rebuild under a new epoch number, or says that it is still going on. Nothing that is live is touched: a number
--- has keys of its own. Refused if this run of the server already has a published epoch as new, a newer rebuild under
--- way, or any rebuild that was heard of lately: two that began anew over each other would never be done.
+-- Begins a rebuild under a new epoch number, or renews its mark. It touches nothing that is live: a number has keys of its
+-- own. Refused if this run of the server already has a published epoch as new, a newer rebuild under way, or any rebuild
+-- with a recent mark: two that restarted each other would never end.
 --
 -- KEYS[1] epoch
 -- ARGV[1] epoch number  ARGV[2] ms of silence after which a rebuild counts as dead

@@ -1,5 +1,5 @@
 #!lua
--- Publishes a rebuilt epoch: from now on it is the projection that counts. An older rebuild that comes late is refused.
+-- Publishes a rebuilt epoch: from now on it is the projection in use. A late, older rebuild is refused.
 --
 -- KEYS[1] epoch  KEYS[2] dialer_wakeups
 -- ARGV[1] epoch number

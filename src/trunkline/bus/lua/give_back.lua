@@ -1,20 +1,20 @@
 #!lua
--- Gives grants back that came to nothing. The channel is free again, the flow gets back what the grant cost and keeps
--- its place, and the reason blocks what it refused, so that nothing loops:
---   again    the lead is due at the given time (now: it keeps its place)
---   forget   Postgres no longer wants this version called; it brings the lead again if it ever does
+-- Gives back refused grants. The channel is free again, the flow is refunded the cost of the grant and keeps its position,
+-- and the reason blocks its cause, so that nothing loops:
+--   again    the lead is due at the given time (now: it keeps its position)
+--   forget   this version of the lead is not to be called; the loader adds the lead again if Postgres has a newer one
 --   behind   the person is being called: the lead waits until that attempt ends, or until the given time
---   park     a limit of its merchant or campaign: the whole flow waits until the given time, or for what the subject names
---   rest     a pace of its number, or its carrier refuses it: the number waits until the given time
---   rest_all a pace of its account, or its carrier refuses it: every number of the account waits
--- A grant that is no longer held changes nothing: somebody gave it back already.
+--   park     a limit of its merchant or campaign: the whole flow waits until the given time, or for the subject's release
+--   rest     a pace or a cooldown of its number: the number waits until the given time
+--   rest_all a pace or a cooldown of its account: every number of the account waits
+-- A grant that is no longer held changes nothing: it was given back before.
 --
 -- KEYS[1] epoch  KEYS[2] dialer_wakeups
 -- @keys ARGV[7..] by 5: behind blocked
--- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres' clock in ms ('': as known here)
--- ARGV[4..] records of five: attempt, what, until in ms (0: now; below: so many from now), subject (the attempt it is
--- behind, `any` for the end of any call, `cooldown` for a rest that Postgres may end before its time, or ''), 1 if the lead
--- has to wait until then, 0 if we failed: its lateness goes on
+-- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres's clock in ms ('': the stored one)
+-- ARGV[4..] records of five: attempt, what, until in ms (0: now; negative: that many from now), subject (the attempt it is
+-- behind, `any` for the end of any call, `cooldown` for a rest that Postgres may end earlier, or ''), 1 if the lead has to
+-- wait until then, 0 if the platform failed: its lateness keeps counting
 -- -> the number of grants that were given back
 -- @include keys
 -- @include epoch
@@ -24,10 +24,10 @@
 -- @include channels
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
 local now = now_by(ARGV[3])
-local given, tired = 0, {}
+local returned, resting_accounts = 0, {}
 
--- Whatever becomes of the lead, its flow had nothing for the charge. Its tag is active, or the last finish of an idle flow;
--- one that virtual time has passed is forgotten, and the charge with it.
+-- The flow got no call for the charge. Its tag is active, or the last finish of an idle flow; one that virtual time has
+-- passed is deleted, and the charge with it.
 local function refund(held)
   if held.flow == '' then return end
   local pool = parts_of(held.flow).pool
@@ -64,14 +64,14 @@ for i = 4, #ARGV, 5 do
   if till < 0 then till = now - till end
   local held = release(ARGV[i])
   if held then
-    given = given + 1
+    returned = returned + 1
     if what == 'rest' then rest(held.number, till, subject) end
     if what == 'rest_all' then
       local _, _, _, account = read_number(held.number)
-      local before = tired[account] or {till = 0}
-      tired[account] = {till = math.max(before.till, till), subject = subject}
+      local before = resting_accounts[account] or {till = 0}
+      resting_accounts[account] = {till = math.max(before.till, till), subject = subject}
     end
-    -- A newer version may have been scheduled meanwhile; only our own grant is ours to move.
+    -- A newer version may have been scheduled meanwhile; only this grant's version may be moved.
     local lead = held.lead ~= '' and read_lead(held.lead)
     if lead and lead.place == 'g' and lead.version == tonumber(held.version) then
       put_back(lead, held, what, till, subject, ARGV[i + 4] == '1')
@@ -79,9 +79,9 @@ for i = 4, #ARGV, 5 do
     refund(held)
   end
 end
--- Once for all that were refused, and after all of them are given back.
-for account, its in pairs(tired) do
+-- Once per account, after all grants are given back.
+for account, its in pairs(resting_accounts) do
   for _, number in ipairs(redis.call('SMEMBERS', key('account', account))) do rest(number, its.till, its.subject) end
 end
-if given > 0 then wake_dialers(KEYS[2]) end
-return given
+if returned > 0 then wake_dialers(KEYS[2]) end
+return returned

@@ -1,8 +1,8 @@
 #!lua
--- Writes down who holds a channel, as Postgres has it: after the projection was lost, and after a dial was refused because
--- another attempt held its channel. A holder that is already right stays as it is; a wrong one is given up, and its
--- lead waits again: the intent of its grant is refused, because the channel is not free. If only the names of the holders
--- were lost, the channel is theirs as it was.
+-- Writes the holders of channels as Postgres has them: after the projection was lost, and after Postgres refused a dial
+-- because another attempt held its channel. A correct holder stays; a wrong one is removed, and its lead waits again: the
+-- intent of its grant is refused, because the channel is not free. If only `holders` was lost, the channels keep their
+-- attempts.
 --
 -- KEYS[1] epoch  KEYS[2] dialer_wakeups
 -- @keys ARGV[4..] by 6: channels
@@ -18,7 +18,7 @@
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
 local now, written, is_uncounted = now_by(''), 0, false
 
-local function give_up(attempt)
+local function remove_holder(attempt)
   local held = release(attempt)
   local lead = held and held.lead ~= '' and read_lead(held.lead)
   if lead and lead.place == 'g' and lead.version == tonumber(held.version) then
@@ -30,7 +30,7 @@ for i = 3, #ARGV, 6 do
   local attempt, number, channel, lead_id, flow, version = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
   local before = redis.call('HGET', key('channels', number), channel)
   if before ~= attempt or redis.call('HEXISTS', key('holders'), attempt) == 0 then
-    if before and before ~= attempt then give_up(before) end
+    if before and before ~= attempt then remove_holder(before) end
     release(attempt)
     redis.call('HSET', key('channels', number), channel, attempt)
     redis.call('HSET', key('holders'), attempt, table.concat({number, channel, lead_id, flow, version, 0, 0, 0, 0}, '|'))
@@ -39,8 +39,8 @@ for i = 3, #ARGV, 6 do
     written = written + 1
   end
 end
--- Nobody knows which of them are still counted.
+-- It is not known which of them are still counted.
 if is_uncounted then recount_live() end
--- A lead that was given up may wait beside a free channel.
+-- The lead of a removed holder may wait beside a free channel.
 if written > 0 and redis.call('EXISTS', key('pools')) == 1 then wake_dialers(KEYS[2]) end
 return written

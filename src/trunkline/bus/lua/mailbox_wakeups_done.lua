@@ -1,5 +1,5 @@
 #!lua
--- Acknowledges and removes wakeups in one step: between the two a crash would leave entries that nobody reads again.
+-- Acknowledges and removes wakeups in one step: a crash between the two would leave entries that no worker reads again.
 --
 -- KEYS[1] stream
 -- ARGV[1] group  ARGV[2..] ids of entries

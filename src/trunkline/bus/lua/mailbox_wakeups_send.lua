@@ -1,5 +1,5 @@
 #!lua
--- Adds a wakeup for each mailbox. The stream is bounded: nobody reads the wakeups of a kind that has no worker.
+-- Adds a wakeup for each mailbox. The stream is bounded: no worker reads the wakeups of a kind without handlers.
 --
 -- KEYS[1] stream
 -- ARGV[1] length_max  ARGV[2..] keys of mailboxes

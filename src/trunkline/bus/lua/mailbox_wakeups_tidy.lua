@@ -1,6 +1,6 @@
 #!lua
--- Removes what workers that are gone left behind: wakeups that were read and never acknowledged, whose mailboxes the
--- sweep has found long since, and then the consumers themselves. Every start of a process makes a new consumer.
+-- Removes what dead workers left: wakeups that were read and never acknowledged, whose mailboxes the sweep has found long
+-- since, and then the consumers themselves. Every start of a process makes a new consumer.
 --
 -- KEYS[1] stream
 -- ARGV[1] group  ARGV[2] gone_after_ms

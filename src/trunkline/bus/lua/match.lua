@@ -1,24 +1,24 @@
 #!lua
--- Pairs due leads with free channels, in one step: nothing happens to a lead until a channel is free for it, so a
--- backlog of a million costs nothing. Fair between flows; every part of the work is bounded.
--- Which flows, pools and numbers it comes to it finds while it runs: their keys have the hash tag of those that are declared.
+-- Pairs due leads with free channels, in one step: a lead is not touched until a channel is free for it, so a backlog of a
+-- million costs nothing. Fair between flows; every part of the work is bounded.
+-- It finds the flows, pools and numbers while it runs: their keys have the hash tag of the declared ones.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres' clock in ms: Postgres decides what is due
+-- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres's clock in ms: Postgres decides what is due
 -- ARGV[4] the most leads that become due in this run
--- ARGV[5] so many ms before its due time a lead is granted: its call is made ready meanwhile, and leaves on time
--- ARGV[6] so many ms after this run the next lead is worth a run of its own: what falls due meanwhile shares it
--- ARGV[7] agents that are free for dials: `*=n,tier=n,…`, where * is what every merchant falls back to; '': do not ask
+-- ARGV[5] ms before its due time at which a lead is granted: its call is prepared meanwhile, and leaves on time
+-- ARGV[6] ms after this run at which the next lead is worth a run of its own: leads that fall due meanwhile share it
+-- ARGV[7] agents that are free for dials: `*=n,tier=n,…`, where * is the fallback of every merchant; '': no bound
 -- ARGV[8] carriers whose calls need no agent of ours, separated by spaces
--- ARGV[9] accounts whose numbers are not for whoever asks, separated by spaces
+-- ARGV[9] accounts that the calling dialer leaves out, separated by spaces
 -- ARGV[10..] attempt ids; their count is the most that is granted
--- -> {ms until something happens by itself (-1: nothing will; 0: ask again at once),
+-- -> {ms until the next event without a wakeup (-1: none; 0: run again at once),
 --     grants: attempt, lead, version, number, channel, due, granted at, merchant, campaign, ready at, …;
 --     leads whose window closed: lead, version, …}
 --
--- `ready at`: when everything that the lead needs was there. A run that ends with channels to give and nobody to give them
--- to has shown that each lead which still waits lacked something: a channel, an agent, leave to start. `idle` is the moment
--- of the last such run. Whoever waited then was not ready before it; who had not lined up yet is late since it was due.
+-- `ready at`: when all that the lead needs was available. A run that ends with channels left and no lead for them shows that
+-- each lead which still waits lacked something: a channel, an agent, leave to start. `idle` is the time of the last such run.
+-- A lead that waited then was not ready before it; one that had not lined up yet is late since it was due.
 -- @include keys
 -- @include epoch
 -- @include clock
@@ -39,7 +39,7 @@ end
 
 local function due_soon(set, limit) return redis.call('ZRANGE', set, '-inf', text_ready, 'BYSCORE', 'LIMIT', 0, limit) end
 
--- What was set aside until a time comes back: parked flows and resting numbers.
+-- Brings back parked flows and resting numbers whose time has come.
 local function wake()
   for _, flow in ipairs(due_before_now(key('parked'), 16)) do unpark(flow) end
   for _, number in ipairs(due_before_now(key('resting'), 16)) do
@@ -48,8 +48,8 @@ local function wake()
   end
 end
 
--- Leads whose time has come wait in their flow. Flows take turns by their earliest due; one that has more goes behind all
--- others that are due, or at nine o'clock the thousand of one would stand before another's one.
+-- Leads whose time has come wait in their flow. Flows take turns by their earliest due time; one with more due leads goes
+-- behind all others that are due, or at nine o'clock the thousand of one would come before another's one.
 local function become_due()
   while moves_left > 0 do
     local flow = due_soon(key('due'), 1)[1]
@@ -73,7 +73,7 @@ local function stopped(parts)
   return found[1] or found[2] or found[3]
 end
 
--- The hard limit that a flow has reached, or nil. A limit is never lent.
+-- The hard limit that a flow has reached, or nil.
 local function reached(parts)
   for _, subject in ipairs({'m/' .. parts.merchant, campaign_of(parts)}) do
     local cap = redis.call('HGET', key('caps'), subject)
@@ -81,15 +81,15 @@ local function reached(parts)
   end
 end
 
--- Agents are a hint like channels: the intent keeps them. What is known to be missing is not granted, or every round would
--- grant the same leads in vain. Flows that may do without (`ungated`) are not held back: `all` of them, where their agents
--- are elsewhere; where they are overdialled, a `few` in each run. How many more may ring is known to the intent alone, which
--- sets the flow aside when it refuses one: so few are granted in vain.
+-- Agents are a hint like channels: the intent reserves them. Without a free agent nothing is granted, or every run would
+-- grant the same leads in vain. `ungated` flows need none: `all` of their leads where their agents are external; where they
+-- are overdialled, a `few` in each run. Only the intent knows how many more may ring, and it parks the flow when it refuses
+-- one: so few are granted in vain.
 local OVERDIALLED_MAX = 4
-local rooms, is_short, overdialled, has_more = {}, false, 0, false
-for tier, free in string.gmatch(ARGV[7], '([^=,]+)=(%d+)') do rooms[tier] = tonumber(free) end
+local agents_free, is_short_of_agents, overdialled, has_more = {}, false, 0, false
+for tier, free in string.gmatch(ARGV[7], '([^=,]+)=(%d+)') do agents_free[tier] = tonumber(free) end
 
--- Without an agent: 'all', 'few' or, with one, 'none'.
+-- How many leads may go without a free agent: 'all', 'few' or 'none'.
 local function ungated(parts, account)
   if ARGV[7] == '' then return 'all' end
   local carrier = string.match(account, '^[^/]*')
@@ -104,12 +104,12 @@ end
 local function take_agent(parts)
   local own = redis.call('HGET', key('tiers'), parts.merchant)
   for _, tier in ipairs({own or '*', '*'}) do
-    if (rooms[tier] or 0) > 0 then
-      rooms[tier] = rooms[tier] - 1
+    if (agents_free[tier] or 0) > 0 then
+      agents_free[tier] = agents_free[tier] - 1
       return true
     end
   end
-  is_short = true
+  is_short_of_agents = true
   return false
 end
 
@@ -145,8 +145,8 @@ local function grant(flow, start, lead, number, channel)
   next_id = next_id + 1
 end
 
--- The least loaded number of a pool, or of a region of it, that whoever asks may use. Accounts are left out for a while:
--- this dialer cannot reach them, or has its share of calls with them under way. Others may take them meanwhile.
+-- The least loaded number of a pool, or of a region of it, that the calling dialer may use. It leaves out accounts for a
+-- while: it cannot reach them, or has used its share of calls with them. Other dialers may use them meanwhile.
 local was_left_out = false
 local left_out, is_left_out = ' ' .. ARGV[9] .. ' ', false
 local function least_loaded(set)
@@ -169,7 +169,7 @@ local function serve(pool)
   is_left_out = false
   local number = least_loaded(key('free', pool))
   if not number then
-    -- A pool that others may use goes behind those that this dialer may use too.
+    -- A pool that only other dialers may use goes behind those that this one may use too.
     if is_left_out then
       was_left_out = true
       redis.call('ZADD', key('pools'), 'XX', now, pool)
@@ -185,7 +185,7 @@ local function serve(pool)
   local first = redis.call('ZRANGE', key_of(flow, 'w'), 0, 0)[1]
   local lead = first and read_lead(first)
   if not lead then
-    -- Part of the projection is gone: the records of leads, or the queue of this flow. The loader puts both right.
+    -- Part of the projection is gone: the records of leads, or the queue of this flow. The loader repairs both.
     if first then redis.call('ZREM', key_of(flow, 'w'), first) else deactivate(flow) end
     return true
   end
@@ -220,8 +220,8 @@ local function serve(pool)
   return true
 end
 
--- Pools take turns too: the one that was served longest ago comes first. Only those are there that have waiting leads and
--- free channels; one that turns out to have neither is taken out, so every look costs a step once.
+-- Pools take turns too: the one that was served longest ago comes first. `pools` has those with waiting leads and free
+-- channels; one that turns out to have neither is removed, so it costs a step once.
 local function serve_all()
   local steps = 64
   local pools = redis.call('ZRANGE', key('pools'), 0, 63)
@@ -235,8 +235,8 @@ local function serve_all()
   return #pools == 64
 end
 
--- Leads that have waited long enough for their own pool may use the next one, after what is free was given out. If their
--- own has a channel all the same they wait anew, and so they do while many stand there: Postgres still names those that
+-- Leads that have waited long enough for their own pool may use the next one, after the free channels were granted. If
+-- their own pool has a channel after all they wait again, and also while many stand there: Postgres still has those that
 -- moved as the next of their own flow, and the loader reads only so far.
 local MOVED_MAX = 100
 local function move_on()
@@ -285,9 +285,9 @@ become_due()
 local full = serve_all()
 local moved = move_on()
 if not full and not moved and not has_more and not was_left_out then note_idle() end
--- While agents are missing, or accounts are left out, nothing is gained by asking again at once: there may be thousands of
--- flows and pools.
-local pause = ((is_short or was_left_out) and #grants == 0) and 50 or 0
--- After some that were overdialled it is asked again when their batch is done.
+-- While agents are missing, or accounts are left out, running again at once gains nothing: there may be thousands of flows
+-- and pools.
+local pause = ((is_short_of_agents or was_left_out) and #grants == 0) and 50 or 0
+-- After some overdialled grants the dialer runs the match again when their batch is done.
 if has_more and not full and not moved then return {1, grants, closed} end
 return {(full or moved) and pause or next_moment(), grants, closed}

@@ -1,12 +1,12 @@
 #!lua
--- Puts right what follows from the queues of flows, where a key was lost: that a flow has leads to come (`due`), that it has
--- leads that wait (`active`, or `parked` until a time), and that its pool has both these and free channels (`pools`). What is
--- right stays as it is.
+-- Repairs the keys that follow from the queues of flows, where one was lost: that a flow has scheduled leads (`due`), that
+-- it has waiting leads (`active`, or `parked` until a time), and that its pool has both these and free channels (`pools`).
+-- Correct values stay.
 --
 -- KEYS[1] epoch  KEYS[2] dialer_wakeups
 -- @keys ARGV[3..]: flow:<>:s flow:<>:w
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3..] flows
--- -> the number of flows and pools that were put right
+-- -> the number of flows and pools that were repaired
 -- @include keys
 -- @include epoch
 -- @include leads

@@ -1,12 +1,12 @@
 #!lua
--- Puts right what follows from numbers and their holders, where a key was lost: which channels are held, how many are free,
--- which numbers an account has, and how many calls merchants and campaigns have. What is right stays as it is.
+-- Repairs the keys that follow from numbers and their holders, where one was lost: which channels are held, how many are
+-- free, which numbers an account has, and the call counts of merchants and campaigns. Correct values stay.
 --
 -- KEYS[1] epoch  KEYS[2] dialer_wakeups
 -- @keys ARGV[4..] by 2: channels
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] 1: count the calls of merchants and campaigns anew
 -- ARGV[4..] records of two: number, its calls as Postgres has them: `channel=attempt,…`
--- -> the number of values that were put right
+-- -> the number of values that were repaired
 -- @include keys
 -- @include epoch
 -- @include leads
@@ -15,7 +15,7 @@
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
 local mended = 0
 
--- Only of who still holds it here: a call that has ended since Postgres was read does not get its channel back.
+-- Only if the attempt still holds it here: a call that has ended since Postgres was read does not get its channel back.
 local function hold_again(number, channel, attempt)
   local held = read_holder(attempt)
   if not held or held.number ~= number or held.channel ~= channel then return end

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- Proves that this server runs our scripts, and says what time it has.
--- Health checks call it: PING stays green while every script is refused.
+-- Proves that this server runs our scripts, and returns its time.
+-- Health checks call it: PING succeeds even while every script is refused.
 --
 -- KEYS[1] any key of the domain
 -- -> {seconds, microseconds}

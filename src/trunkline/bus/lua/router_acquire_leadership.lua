@@ -1,10 +1,10 @@
 #!lua
--- Takes the manager's term. Within an epoch terms only grow, so of two who believe to lead the newer one wins; a new epoch
--- has none until somebody took it. Until it is rebuilt, whoever leads has to do that, also after one who died at it.
+-- Takes the manager's term. Within an epoch terms only grow, so of two processes that believe to lead the newer wins; a new
+-- epoch has no term until a leader takes one. The leader has to rebuild an epoch that is not, also after one died doing so.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] term
--- -> {1 taken or kept, 0 somebody newer leads; epoch id; 1 if this epoch has to be rebuilt; its age in ms}
+-- -> {1 taken or renewed, 0 a newer term leads; epoch id; 1 if this epoch has to be rebuilt; its age in ms}
 -- @include router
 local id, began_ms = epoch()
 local known, rebuilt = unpack(redis.call('HMGET', KEYS[1], 'term', 'rebuilt'))

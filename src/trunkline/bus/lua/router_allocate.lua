@@ -1,21 +1,21 @@
 #!lua
--- Gives a call its pod, in one step: there is no moment in which a taken pod is recorded nowhere, and however many
--- requests for one call arrive at once, all of them get the same pod.
+-- Gives a call its pod, in one step: a taken pod is recorded at the same time, and however many requests for one call
+-- arrive at once, all of them get the same pod.
 -- The merchant's tier is tried first, then standard, overflow and basic. Of an exclusive tier the pod that has been free
 -- longest is taken (the order is a hint: a pod counts as free only if the SET has it), of a shared one the least loaded.
--- A call that may wait keeps its place by asking again; what is free belongs to those before it.
+-- A call that may wait keeps its position by repeating the request; free pods belong to those before it.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[3]: call ended
 -- @keys ARGV[5]: begun
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] call sid  ARGV[4] merchant  ARGV[5] allocation id
--- ARGV[6] lease in s  ARGV[7] the longest wait in ms, 0: none  ARGV[8] a waiter that is silent for so many ms has left
--- ARGV[9] the most waiters  ARGV[10] 1 if Postgres cannot be asked: then this projection decides, rebuilt or not
+-- ARGV[6] lease in s  ARGV[7] the longest wait in ms, 0: none  ARGV[8] ms without a request after which a waiter has left
+-- ARGV[9] the most waiters  ARGV[10] 1 if Postgres is unavailable: then this projection decides, rebuilt or not
 -- -> {'allocated' | 'already', pod, source pool, allocated at, allocation id, base URL of the pod, 1 if the merchant's
 --     config names no tier there is, slot, incarnation of the pod}
 --    {'none', 1 if …}  no pod is free
 --    {'hold', how many wait before it, ms it has waited}
---    {'ended'}  the call is over
+--    {'ended'}  the call has ended
 --    {'stale'}  this projection was lost and is not rebuilt yet
 -- @include router
 -- @include router_choose
@@ -46,7 +46,7 @@ local function forget_silent_waiters()
   for _, waiter in ipairs(silent) do stop_waiting(waiter) end
 end
 
--- How many wait for this pool before this call.
+-- How many calls wait for this pool before this one.
 local function waiting_before(pool)
   local mine = redis.call('ZRANK', pool.waiting, sid)
   return mine or redis.call('ZCARD', pool.waiting)
@@ -57,12 +57,12 @@ local function free_in(tier)
   return redis.call('SCARD', tier.pool.available)
 end
 
-local function wait(tiers, odd)
+local function wait(tiers, is_misconfigured)
   local since = tiers[1] and redis.call('ZSCORE', tiers[1].pool.waiting, sid)
   local waited_ms = since and now_ms - tonumber(since) or 0
   if not tiers[1] or waited_ms >= wait_max_ms or (not since and redis.call('ZCARD', key('waiting')) >= waiters_max) then
     stop_waiting(sid)
-    return {'none', odd}
+    return {'none', is_misconfigured}
   end
   local names, before = {}, redis.call('ZCARD', key('waiting'))
   for i, tier in ipairs(tiers) do
@@ -80,7 +80,7 @@ end
 epoch()
 if not is_rebuilt and not is_alone then return {'stale'} end
 
--- Nearly always there is none of these: one question for all three.
+-- Nearly always there is none of these: one command for all three.
 local ended, waiting = key('ended', sid), key('waiting')
 local is_new = redis.call('EXISTS', ended, call, waiting) == 0
 if not is_new and redis.call('EXISTS', ended) == 1 then return {'ended'} end
@@ -98,12 +98,12 @@ if holder then
   return {'already', holder, record[1] or '', record[2] or '', record[3], url or '', 0, record[4] or '0', record[5] or '0'}
 end
 
-local tiers, odd = chain(merchant)
+local tiers, is_misconfigured = chain(merchant)
 local is_queue = not is_new and redis.call('EXISTS', waiting) == 1
 if is_queue then forget_silent_waiters() end
 local function answer(tier, pod, slot)
   take(tier.pool, pod, slot, is_queue)
-  return {'allocated', pod, tier.pool.source, now_s, allocation, base_url, odd, slot, incarnation}
+  return {'allocated', pod, tier.pool.source, now_s, allocation, base_url, is_misconfigured, slot, incarnation}
 end
 for _, tier in ipairs(tiers) do
   if not is_queue or (fits(tier.pool, tier.shared) and free_in(tier) > waiting_before(tier.pool)) then
@@ -115,5 +115,5 @@ for _, tier in ipairs(tiers) do
   local pod, slot = choose_silent(tier)
   if pod then return answer(tier, pod, slot) end
 end
-if wait_max_ms > 0 then return wait(tiers, odd) end
-return {'none', odd}
+if wait_max_ms > 0 then return wait(tiers, is_misconfigured) end
+return {'none', is_misconfigured}

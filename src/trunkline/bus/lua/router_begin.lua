@@ -1,6 +1,6 @@
 #!lua
--- A call has its pod, as Postgres says: what was kept for its dial, or what Postgres picked. Twice is once. A call that has
--- ended meanwhile stays ended, and a pod that is another process by now gets nothing.
+-- A call has its pod in Postgres: the reserved one, or one that Postgres picked. Idempotent. A call that has ended meanwhile
+-- stays ended, and a pod with a newer process gets nothing.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[4]: kept begun

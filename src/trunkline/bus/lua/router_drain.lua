@@ -1,12 +1,12 @@
 #!lua
--- Keeps new calls away from a pod, or lets them come again. Its live calls go on. An operator's drain runs out by itself;
--- a pod that leaves on its own says so in its heartbeats, and nothing here shortens that.
+-- Keeps new calls away from a pod, or ends that. Its live calls go on. An operator's drain expires; a pod that leaves on
+-- its own reports it in its heartbeats, and nothing here shortens that.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[3]: pod pod:tier pod:draining pod:calls pod:slots lease
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] how long in s, 0: the drain ends
 -- -> {tier, 1 if it has calls, 1 if it drains, status, 1 if a slot came free while dials
---     wait for agents}, or {} for a pod that is not known
+--     wait for agents}, or {} for an unknown pod
 -- @include router
 local name, ttl_s = ARGV[3], tonumber(ARGV[4])
 local tier = redis.call('GET', key('pod:tier', name))

@@ -1,5 +1,5 @@
 #!lua
--- Brings back the tombstones of calls that ended shortly before the projection was lost.
+-- Restores the tombstones of calls that ended shortly before the projection was lost.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[5..] by 2: ended

@@ -1,5 +1,5 @@
 #!lua
--- Allocations that are over, kept or begun. Twice frees once. What had begun leaves a tombstone of its call.
+-- Frees ended allocations, reserved or begun. Twice frees once. A begun one leaves a tombstone of its call.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[4..]: kept begun

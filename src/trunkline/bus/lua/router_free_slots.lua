@@ -1,5 +1,5 @@
 #!lua
--- On how many slots of each tier a dial could be kept now. Who finds none is woken when one comes free.
+-- How many slots of each tier dials may reserve now. If there are none, the next freed slot wakes the dialers.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server

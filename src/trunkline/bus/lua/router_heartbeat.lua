@@ -1,29 +1,29 @@
 #!lua
--- A pod says that it lives, which calls it holds, and whether it is leaving. A pod that has nothing to do is free. So every
--- heartbeat also heals: a pod that fell out of the pool comes back with its next one.
--- Which process of a pod speaks is known by its boot id; which of two is the newer one only Postgres can say, by the number
--- that it gave (the incarnation). So a boot id that is not known here is registered there first. While Postgres is silent a
--- boot id that was not heard before counts as the newer one. Within one boot an older sequence number is ignored.
--- After a loss of the projection an idle pod is believed once the leader has rebuilt it from Postgres. Until then, and without
--- Postgres, only if its heartbeat began long enough after the loss: before that it may have been given a call that has not
--- connected yet. The first heartbeat of a boot is believed at once, and so is a pod that Postgres never knew.
+-- A pod's heartbeat: the calls that it holds, and whether it is leaving. A pod without calls is free. So every heartbeat
+-- also heals: a pod that fell out of the pool comes back with its next one.
+-- The boot id identifies the process of a pod; which of two is newer only Postgres knows, by the number that it assigned
+-- (the incarnation). So an unknown boot id is registered there first. While Postgres is unavailable, a boot id without
+-- earlier heartbeats counts as the newer one. Within one boot an older sequence number is ignored.
+-- After a loss of the projection an idle pod counts as free once the leader has rebuilt it from Postgres. Until then, and
+-- without Postgres, only if its heartbeat began long enough after the loss: before that it may have been given a call that
+-- has not connected yet. The first heartbeat of a boot counts at once, and so does a pod that Postgres never had.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[3]: pod pod:tier pod:draining pod:calls pod:slots lease superseded
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] boot id  ARGV[5] sequence
 -- ARGV[6] 1 if the pod is leaving  ARGV[7] the calls it holds, separated by spaces
--- ARGV[8] its incarnation; '?' if Postgres has not been asked; 0 if it is silent  ARGV[9] its tier in Postgres, '' for none
--- ARGV[10] 1 if Postgres never knew the pod  ARGV[11] boot ids before this one, as JSON  ARGV[12] the newest version of all
+-- ARGV[8] its incarnation; '?' if Postgres was not queried; 0 if it is unavailable  ARGV[9] its tier in Postgres, '' for none
+-- ARGV[10] 1 if Postgres never had the pod  ARGV[11] boot ids before this one, as JSON  ARGV[12] the newest version of all
 -- ARGV[13] 1 if an unknown pod may register itself  ARGV[14] lease in s
--- ARGV[15] ms after a loss before an idle pod is believed  ARGV[16] tiers, should none be published: name=text …
+-- ARGV[15] ms after a loss before an idle pod counts as free  ARGV[16] tiers, should none be published: name=text …
 -- ARGV[17..] further fields of the pod: name, value, …
--- -> {'heard', 1 if it was news, tier, 1 if draining, the calls that have the pod …, as one text,
---     ms until it should be heard again, 0: as usual; the most calls it may have, its incarnation,
+-- -> {'heard', 1 if it was new, tier, 1 if draining, the calls that have the pod …, as one text,
+--     ms until its next heartbeat should come, 0: as usual; the most calls it may have, its incarnation,
 --     1 if a slot came free while dials wait for agents}
---    {'register', tier, text, …}  Postgres has to be asked: the published tiers, '#order' among them
---    {'superseded', how often within two minutes}  a later process has this name
+--    {'register', tier, text, …}  Postgres has to be queried: the published tiers, '#order' among them
+--    {'superseded', how often within two minutes}  a newer process has this name
 -- @include router
-local name, boot, sequence, leaving, named = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local name, boot, sequence, leaving, named_calls = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local number, lease_s, settle_ms = ARGV[8], ARGV[14], tonumber(ARGV[15])
 local pod = key('pod', name)
 
@@ -34,7 +34,7 @@ local function publish_missing_tiers()
   end
 end
 
-local function names(sid) return string.find(' ' .. named .. ' ', ' ' .. sid .. ' ', 1, true) ~= nil end
+local function names(sid) return string.find(' ' .. named_calls .. ' ', ' ' .. sid .. ' ', 1, true) ~= nil end
 
 local function superseded()
   local times = redis.call('INCR', key('superseded', name))
@@ -48,7 +48,7 @@ local function answer(news, tier, again_ms, wakes)
     redis.call('HGET', pod, 'incarnation') or '0', wakes}
 end
 
--- What processes before this one had. A call that the new one names is its own.
+-- Ends the allocations of earlier processes. A call that the new one names is its own.
 local function lose_slots()
   local slots = redis.call('HGETALL', key('pod:slots', name))
   for i = 1, #slots, 2 do
@@ -66,11 +66,11 @@ local function lose_slots()
   end
 end
 
--- A call that the pod holds and nobody has recorded, while the projection is lost and Postgres has not been read. Afterwards a pod
--- that names a call which is not its own is `ending`: its call may be over, and is not revived.
+-- Records a call that the pod holds without a record, while the projection is lost and Postgres has not been read. Afterwards
+-- a pod that names a call which is not its own is `ending`: the call may have ended, and is not revived.
 local function restore(source, max)
   if is_rebuilt then return end
-  for sid in string.gmatch(named, '%S+') do
+  for sid in string.gmatch(named_calls, '%S+') do
     local record = key('call', sid)
     local slot = not redis.call('HGET', record, 'pod_name') and free_slot(name, max)
     if slot and redis.call('EXISTS', key('ended', sid)) == 0 then
@@ -109,14 +109,14 @@ if known_boot == boot and sequence <= tonumber(known_sequence) and known_number 
   return answer(0, tier or 'standard', 0, 0)
 end
 
--- Calls that an operator took away from it, while it goes on naming them.
+-- Calls that an operator reset, while the pod still names them.
 if reset and reset ~= '' then
   local own, theirs = {}, {}
-  for sid in string.gmatch(named, '%S+') do
+  for sid in string.gmatch(named_calls, '%S+') do
     local list = string.find(' ' .. reset .. ' ', ' ' .. sid .. ' ', 1, true) and theirs or own
     list[#list + 1] = sid
   end
-  named = table.concat(own, ' ')
+  named_calls = table.concat(own, ' ')
   redis.call('HSET', pod, 'reset_calls', table.concat(theirs, ' '))
 end
 if known_boot and known_boot ~= boot then
@@ -138,7 +138,7 @@ end
 redis.call('SADD', pool_of(tier).assigned, name)
 note_presence(pool_of(tier), name, leaving)
 redis.call('ZADD', key('heartbeats'), whole(now_ms), name)
-redis.call('HSET', pod, 'boot_id', boot, 'sequence', ARGV[5], 'leaving', leaving, 'calls', named, 'incarnation', number,
+redis.call('HSET', pod, 'boot_id', boot, 'sequence', ARGV[5], 'leaving', leaving, 'calls', named_calls, 'incarnation', number,
   'heard_ms', whole(now_ms), unpack(ARGV, 17))
 if ARGV[11] ~= '' then redis.call('HSET', pod, 'past_boots', ARGV[11]) end
 if ARGV[12] ~= '' then redis.call('SET', key('version'), ARGV[12]) end

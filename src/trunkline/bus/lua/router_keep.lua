@@ -1,14 +1,14 @@
 #!lua
--- Keeps a slot of a pod for each of several dials, before anybody is rung: it is proposed here and decided in Postgres. A
--- proposal that gets no row there is taken back by the leader after 5 s.
--- As for calls, the merchant's tier is tried first, then standard, overflow and basic. But in each tier some slots stay free
--- for those who call us, and for those who wait. The same id again gets what is kept for it.
+-- Reserves a slot of a pod for each of several dials, before they are placed: proposed here and decided in Postgres. The
+-- leader takes back a proposal that has no row there after 5 s.
+-- As for calls, the merchant's tier is tried first, then standard, overflow and basic. But in each tier some slots stay
+-- free: the inbound reserve, and those for waiting calls. The same id again gets the same slot.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[3..] by 2: kept begun
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3..] allocation id, merchant, …
--- -> {'kept', {pod, slot, incarnation, source pool, base URL} or {} for each …, {tier, slots on which a dial could still be
---     kept, …} of the tiers that were looked at}
+-- -> {'kept', {pod, slot, incarnation, source pool, base URL} or {} for each …, {tier, slots that dials may still
+--     reserve, …} of the tiers that were searched}
 --    {'stale'}  this projection was lost and is not rebuilt yet
 -- @include router
 -- @include router_choose
@@ -24,7 +24,7 @@ local function room_for(tier, merchant)
     order[#order + 1] = name
   end
   if left[name] == 0 then return false end
-  -- Its own callers come before its own dials.
+  -- The merchant's waiting calls come before its own dials.
   return redis.call('HEXISTS', tier.pool.waiting_merchants, merchant) == 0
 end
 
@@ -65,7 +65,7 @@ for i = 3, #ARGV, 2 do
   if #kept == 0 then is_short = true end
   answer[#answer + 1] = kept
 end
--- Whoever frees a slot in the next seconds wakes the dialers.
+-- The next slot that is freed wakes the dialers.
 if is_short then redis.call('SET', key('dials:waiting'), '1', 'PX', 3000) end
 local free = {}
 for _, name in ipairs(order) do

@@ -2,7 +2,7 @@
 -- A page of the pods or of the calls that have one.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] 'pods' or 'calls'  ARGV[3] from which place  ARGV[4] how many
+-- ARGV[1] key prefix  ARGV[2] 'pods' or 'calls'  ARGV[3] offset  ARGV[4] how many
 -- -> {{name, tier, status, 1 if draining, calls as one text, ip, port, version, calls whose handlers hang and calls
 --     that it hands over, each as one text}, …} of pods,
 --    {{sid, pod, source pool, merchant, allocated at, allocation id}, …} of calls

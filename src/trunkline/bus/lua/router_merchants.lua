@@ -1,12 +1,12 @@
 #!lua
--- Merchants' tiers, kept equal with Postgres. What differs from what was written last was changed by hand: it is told, and
--- counts as written only once Postgres has it, so a leader that dies in between loses nothing. What does not differ is
--- overwritten with what Postgres says. A loss takes both copies; all of several gone at once is a loss too, half way.
--- Whoever edits a merchant by the API writes Postgres, then here: what was read of Postgres before that would undo it.
+-- Keeps merchants' tiers equal to Postgres. A value that differs from the last written one was changed by hand: it is
+-- returned, and counts as written only once Postgres has it, so a leader that dies in between loses nothing. Any other value
+-- is overwritten with Postgres's. A loss takes both copies; all of several missing at once is a partial loss too.
+-- The API writes an edit to Postgres, then here: a copy of Postgres that was read before that would undo it.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term
--- ARGV[5] how many edits there had been before Postgres was read, '?': only say it  ARGV[6..] merchant, JSON, … of Postgres
+-- ARGV[5] how many edits there had been before Postgres was read, '?': only return it  ARGV[6..] merchant, JSON, … of Postgres
 -- -> {1 done, 2 nothing done: there are other edits, 0 refused; how many edits there are; merchant, JSON or '' if it was
 --     removed, … changed by hand}
 -- @include router
@@ -22,34 +22,34 @@ local function read(hash)
   return all
 end
 
-local truth, found, by_hand = {}, {1, edits}, {}
-for i = 6, #ARGV, 2 do truth[ARGV[i]] = ARGV[i + 1] end
+local stored, found, by_hand = {}, {1, edits}, {}
+for i = 6, #ARGV, 2 do stored[ARGV[i]] = ARGV[i + 1] end
 if redis.call('EXISTS', live) == 0 and redis.call('HLEN', written) > 1 then redis.call('DEL', written) end
 local now, before = read(live), read(written)
 
-local function tell(merchant, text)
+local function report(merchant, text)
   by_hand[merchant] = true
-  truth[merchant] = text
+  stored[merchant] = text
   found[#found + 1] = merchant
   found[#found + 1] = text or ''
 end
 
 for merchant, text in pairs(now) do
-  if before[merchant] ~= text and truth[merchant] ~= text then tell(merchant, text) end
+  if before[merchant] ~= text and stored[merchant] ~= text then report(merchant, text) end
 end
 for merchant in pairs(before) do
   if not now[merchant] then
-    if truth[merchant] then tell(merchant, nil) else redis.call('HDEL', written, merchant) end
+    if stored[merchant] then report(merchant, nil) else redis.call('HDEL', written, merchant) end
   end
 end
-for merchant, text in pairs(truth) do
+for merchant, text in pairs(stored) do
   if not by_hand[merchant] then
     if now[merchant] ~= text then redis.call('HSET', live, merchant, text) end
     redis.call('HSET', written, merchant, text)
   end
 end
 for merchant in pairs(now) do
-  if not truth[merchant] then
+  if not stored[merchant] then
     redis.call('HDEL', live, merchant)
     redis.call('HDEL', written, merchant)
   end

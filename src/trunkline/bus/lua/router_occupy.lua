@@ -1,6 +1,6 @@
 #!lua
--- Postgres says that this slot is another's: it is not proposed again. The leader looks at it 2 s later, and puts the row
--- right or frees the slot. What was only proposed for the slot gives way.
+-- Postgres has given this slot to another allocation: it is not proposed again. The leader checks it 2 s later, and repairs
+-- the record or frees the slot. A mere proposal for the slot is dropped.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[3]: pod pod:tier pod:draining pod:calls pod:slots lease

@@ -1,11 +1,11 @@
 #!lua flags=no-writes
--- One pod, as the router knows it.
+-- One pod, as the router has it.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[2]: pod pod:tier pod:draining pod:calls lease
 -- ARGV[1] key prefix  ARGV[2] pod
 -- -> {tier, 1 if draining, the call of its lease or '', status, its calls as one text, ip, port, version,
---     its incarnation, calls whose handlers hang and calls that it hands over, each as one text}, or {} for a pod that is not known
+--     its incarnation, calls whose handlers hang and calls that it hands over, each as one text}, or {} for an unknown pod
 -- @include keys
 local name = ARGV[2]
 local tier = redis.call('GET', key('pod:tier', name))

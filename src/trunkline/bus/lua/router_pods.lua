@@ -1,15 +1,15 @@
 #!lua
--- Puts pods where Postgres says they belong: their tier, their slots, whether they are ready, leaving or about to change.
--- What a pod says itself (its calls, its address) is newer here than there, so it is taken from Postgres only where the projection
--- has lost it, or knows an earlier process. Slots without a live row are freed, rows that are missing are put back; what is
--- not proven yet is left to whoever asks about it. A lease and a call record that an operator deleted are not put back.
+-- Makes pods what Postgres has: their tier, their slots, whether they are ready, leaving or about to change.
+-- A pod's own report (its calls, its address) is newer here than there, so it is taken from Postgres only where the
+-- projection has lost it, or has an earlier process. Slots without a live row are freed, missing rows are restored; an
+-- unproven allocation is left to the proof. A lease and a call record that an operator deleted are not restored.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] lease in s
 -- ARGV[6..] pods as JSON: name, incarnation, tier, fields {name: value}, ready, leaving, changing, reset_calls, drain_s,
---           unheard_ms (-1: it never spoke), believed, rows {id, sid, slot, incarnation, merchant, source, turn, at_s}
--- -> {1 done, 0 refused; how many were somewhere else before; 1 if a slot came free while dials wait for agents;
---     pod, s that its drain lasts, … where Postgres does not know it}
+--           unheard_ms (-1: no heartbeat ever), believed, rows {id, sid, slot, incarnation, merchant, source, turn, at_s}
+-- -> {1 done, 0 refused; how many were wrong before; 1 if a slot came free while dials wait for agents;
+--     pod, s that its drain lasts, … where Postgres does not have it}
 -- @include router
 -- @include router_term
 -- @include router_rows
@@ -37,7 +37,7 @@ local function write_fields(pod, p, known_number)
   if p.reset_calls == '' then redis.call('HDEL', pod, 'reset_calls') else redis.call('HSET', pod, 'reset_calls', p.reset_calls) end
 end
 
--- A drain in Valkey is the operator's own word; only a pod that the projection had lost gets Postgres'.
+-- A drain in Valkey was set by an operator and counts; only a pod that the projection had lost gets Postgres's.
 local function write_drain(p, was_lost)
   local left_s = redis.call('TTL', key('pod:draining', p.name))
   if was_lost and p.drain_s > 0 and left_s < 0 then
@@ -70,7 +70,7 @@ end
 local function put(p)
   local name, pod = p.name, key('pod', p.name)
   local known_number, status = unpack(redis.call('HMGET', pod, 'incarnation', 'status'))
-  -- Another process has registered since this was read.
+  -- A newer process has registered since this was read.
   if known_number and tonumber(known_number) > tonumber(p.incarnation) then return end
   local own = redis.call('GET', key('pod:tier', name))
   local tier = redis.call('HEXISTS', key('tiers'), p.tier) == 1 and p.tier or 'standard'
@@ -93,7 +93,7 @@ local function put(p)
       redis.call('ZADD', key('unproven'), whole(now_ms), row.id)
     end
   end
-  -- One that was deleted by hand is believed as before.
+  -- A pod that was deleted by hand counts as free as before.
   if p.believed == 1 or (is_rebuilt and not known_number) then redis.call('HSET', pod, 'epoch', (epoch())) end
   touched[name] = nil
   local leaving = redis.call('HGET', pod, 'leaving')
@@ -101,13 +101,13 @@ local function put(p)
   local is_silent = redis.call('SISMEMBER', pool_of(tier).silent, name) == 1
   local _, _, _, wakes = settle(name, tier)
   if is_silent then
-    -- It was set aside, and is so until it speaks.
+    -- It stays out of the free ones until its next heartbeat.
     take_out(pool_of(tier), name)
     redis.call('SADD', pool_of(tier).silent, name)
   end
   found[3] = math.max(found[3], wakes)
   if place(pool_of(tier), name) ~= before then found[2] = found[2] + 1 end
-  -- The order says since when a pod is free, and that older versions come last.
+  -- The order has since when a pod is free, and puts older versions last.
   local since = not (tier_config(tier) or {}).shared and redis.call('ZSCORE', pool_of(tier).order, name)
   if since then
     local free_ms = tonumber(since) % 1e13

@@ -1,11 +1,11 @@
 #!lua
--- What Postgres said of allocations: those that have a live row are put as it says, the others are given back.
+-- Applies what Postgres has of allocations: those with a live row are made equal to it, the others are freed.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] lease in s
 -- ARGV[6] live rows as JSON: id, sid, pod, slot, incarnation, merchant, source, turn, at_s  ARGV[7] ids without one, as JSON
 -- ARGV[8] ids of resets that Postgres has, as JSON
--- -> {1 done, 0 refused; 1 if a slot came free while dials wait for agents; how many were given back}
+-- -> {1 done, 0 refused; 1 if a slot came free while dials wait for agents; how many were freed}
 -- @include router
 -- @include router_term
 -- @include router_rows

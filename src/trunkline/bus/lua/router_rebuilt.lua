@@ -1,6 +1,6 @@
 #!lua
--- Everything that was known is in this epoch's projection: whoever leads next need not bring it back, and what ended since
--- then is not brought back to life.
+-- Marks this epoch's projection as rebuilt: the next leader need not do it again, and an allocation that ended since then
+-- is not restored.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term

@@ -1,13 +1,13 @@
 #!lua
--- Removes a pod that is gone: from its pools, whatever their type, and with it the allocations of all its calls, as
--- Postgres has done already. They leave no tombstone: a call that lives may have another pod.
+-- Removes a pod that is gone: from its pools, whatever their type, and with it the allocations of all its calls, as in
+-- Postgres already. They leave no tombstone: a live call may get another pod.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[5]: pod pod:tier pod:draining pod:calls pod:slots lease
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] pod
--- ARGV[6] its last heartbeat, or '' for any: one that spoke meanwhile stays
+-- ARGV[6] its last heartbeat, or '' for any: a pod with a newer one stays
 -- ARGV[7] the oldest incarnation that may go  ARGV[8] and the newest: another process of the same name stays
--- -> {1 removed, 0 refused, 2 it is another one by now or has spoken}
+-- -> {1 removed, 0 refused, 2 it is another process by now or sent a heartbeat}
 -- @include router
 -- @include router_term
 if not has_term(ARGV[3], ARGV[4]) then return {0} end

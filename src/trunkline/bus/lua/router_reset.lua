@@ -1,11 +1,11 @@
 #!lua
--- An operator frees a pod whose agent hangs: its allocations end, and the calls that it names count for nothing until it
--- lets go of them.
+-- An operator frees a pod whose agent hangs: its allocations end, and the calls that it names do not count until it stops
+-- naming them.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[3]: pod pod:tier pod:draining pod:calls pod:slots lease
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] tombstone in s
--- -> {1 if a slot came free while dials wait for agents, status}, or {} for a pod that is not known
+-- -> {1 if a slot came free while dials wait for agents, status}, or {} for an unknown pod
 -- @include router
 local name = ARGV[3]
 local tier = redis.call('GET', key('pod:tier', name))

@@ -18,7 +18,7 @@ for i = 1, #tiers, 2 do
     local stored, pods, room = redis.call('TYPE', available).ok, 0, 0
     if stored == 'zset' then
       pods = redis.call('ZCARD', available)
-      -- By load, so that ten thousand pods cost as much as ten: there are at most `max` loads below the maximum.
+      -- Counted by load, so that 10,000 pods cost as much as ten: there are at most `max` loads below the maximum.
       for load = 0, math.min(tonumber(max), 64) - 1 do
         room = room + (max - load) * redis.call('ZCOUNT', available, load, load)
       end

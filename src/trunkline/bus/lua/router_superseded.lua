@@ -1,5 +1,5 @@
 #!lua
--- A replaced process of a pod has spoken, as Postgres says.
+-- Counts a heartbeat of a process that another one has replaced in Postgres.
 --
 -- KEYS[1] epoch
 -- @keys ARGV[3]: superseded

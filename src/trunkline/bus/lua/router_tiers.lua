@@ -1,12 +1,12 @@
 #!lua
--- Publishes the tiers. What reads them reads one version, also while processes of two versions run. A tier that is not
--- named any more keeps its type with a target of 0 until its pods have moved; one that changed its type gets its
--- `available` made anew from what its pods really have: nothing is lost, also with calls live.
+-- Publishes the tiers. Readers see one version, also while processes of two versions run. A tier that is not named any more
+-- keeps its type with a target of 0 until its pods have moved; one that changed its type gets its `available` rebuilt from
+-- the state of its pods: nothing is lost, also with live calls.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] order of assignment
 -- ARGV[6..] tier, text, …
--- -> 1 published, 2 nothing was new, 0 refused
+-- -> 1 published, 2 unchanged, 0 refused
 -- @include router
 -- @include router_term
 if not has_term(ARGV[3], ARGV[4]) then return 0 end
@@ -33,7 +33,7 @@ for tier, text in pairs(wanted) do
   end
   if string.sub(tier, 1, 1) ~= '#' then
     local kind, before = string.sub(text, 1, 1), string.sub(known[tier] or text, 1, 1)
-    -- A key without members fits any type: who is busy in an exclusive tier may still take calls in a shared one.
+    -- A key without members fits any type: a busy pod of an exclusive tier may still take calls in a shared one.
     if kind ~= before or not fits(pool_of(tier), kind == 's') then changed[#changed + 1] = tier end
   end
 end

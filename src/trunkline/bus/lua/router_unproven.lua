@@ -1,5 +1,5 @@
 #!lua
--- Allocations of which Postgres has to be asked whether it has their row, and those that an operator reset by hand.
+-- Allocations that have to be compared with their rows in Postgres, and those that an operator reset by hand.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] ms that a proposal may take

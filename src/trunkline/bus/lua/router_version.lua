@@ -1,5 +1,5 @@
 #!lua
--- The newest of the agents' versions, as Postgres says.
+-- Sets the newest of the agents' versions from Postgres.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] version, '' for none

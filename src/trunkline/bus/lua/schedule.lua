@@ -1,13 +1,13 @@
 #!lua
--- Puts leads into the schedule. Adding is idempotent: a lead that is known at this version or a newer one stays where
--- it is, also while it is granted; a newer version moves it. One that is not where its record says (a key was lost) is put
--- there again. A flow has at most `cap` leads here: an arrival that
--- sorts before the last one takes its place, any other stays in Postgres, and the flow is marked for a refill. What is
--- due beyond the horizon stays in Postgres too: here it would only take the room of what is due. The loader brings it.
+-- Puts leads into the schedule. Adding is idempotent: a lead with this version or a newer one stays where it is, also while
+-- it is granted; a newer version moves it. One that is not where its record says (a key was lost) is put there again. A flow
+-- has at most `cap` leads here: a new lead that sorts before the last one replaces it, any other stays in Postgres, and the
+-- flow is marked for a refill. Leads that are due beyond the horizon stay in Postgres too: here they would only displace
+-- those that are due. The loader adds them later.
 --
 -- KEYS[1] epoch  KEYS[2] dialer_wakeups
 -- @keys ARGV[8..] by 9: flow:<>:s flow:<>:w
--- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres' clock in ms ('': as known here)  ARGV[4] cap
+-- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres's clock in ms ('': the stored one)  ARGV[4] cap
 -- ARGV[5] horizon in ms
 -- ARGV[6..] records of nine: lead, version, flow, priority, due, closes (0: never), next pool (''), move after in ms,
 -- region ('')
@@ -23,7 +23,7 @@ if not is_current(KEYS[1], ARGV[2]) then return LOST end
 local now = now_by(ARGV[3])
 local cap, horizon, added = tonumber(ARGV[4]), now + tonumber(ARGV[5]), 0
 
--- Whether a known lead is missing where it should be. Looked at only when it is offered again at the same version.
+-- Whether a lead is missing where its record says. Checked only when it is added again at the same version.
 local function is_astray(lead)
   if lead.place == 'g' then
     for _, held in ipairs(redis.call('HVALS', key('holders'))) do

@@ -1,5 +1,5 @@
 #!lua
--- Wakes a dialer. A few rings are kept for those who do not wait yet.
+-- Wakes a dialer. A few wakeups are stored for dialers that do not wait yet.
 --
 -- KEYS[1] dialer_wakeups
 -- -> 1

@@ -1,8 +1,8 @@
 """The open transaction of an application, whatever its driver is: a function of ours runs in it.
 
-The function takes one text and returns one text, so an adapter knows three things about its driver: how to call a
-function, how to tell that no transaction is open, and whether the driver says when one is committed. Adapters are
-imported when a connection of their driver is seen: nothing here needs SQLAlchemy, psycopg or Django.
+The function takes one text and returns one text, so an adapter needs three things of its driver: how to call a
+function, how to see that no transaction is open, and whether the driver reports a commit. An adapter is imported with
+the first connection of its driver: nothing here needs SQLAlchemy, psycopg or Django.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from typing import Any, Protocol, runtime_checkable
 from trunkline.errors import MigrationError, NotInTransaction
 from trunkline.store.migrate import quoted
 
-# The package in which the class of a connection is defined, and so the module here that knows it.
+# The package that defines the class of a connection, and so the module here that adapts it.
 DRIVERS = ("asyncpg", "psycopg", "sqlalchemy", "django")
-# How Postgres says that the tables or functions are missing.
+# Postgres's codes for missing tables or functions.
 _MISSING = frozenset({"3F000", "42883", "42P01"})  # a schema, a function, a table
 
 
 class Adapter(Protocol):
     def after_commit(self, then: Callable[[], None]) -> bool:
-        """Have it called once the transaction is committed, and never if it is not. False if the driver does not say
-        when that is. Called too early, it must do no harm."""
+        """Call `then` once the transaction is committed, and never if it is not. False if the driver does not report
+        commits. Called too early, `then` must do no harm."""
         ...
 
 
@@ -77,7 +77,7 @@ def call_sync(adapter: SyncAdapter, schema: str | None, function: str, text: str
 
 
 def refusal(what: str, begin: str) -> NotInTransaction:
-    """It would be committed at once, whatever becomes of the change that it follows from."""
+    """It would be committed at once, even if the change that it follows from is not."""
     return NotInTransaction(f"{what} is in no transaction. Begin one first: {begin}")
 
 
@@ -101,7 +101,7 @@ def _name(tx: Any) -> str:
 
 
 def _missing_tables(error: Exception, schema: str | None) -> MigrationError | None:
-    """If that is what went wrong, in whatever the driver and what stands above it have wrapped it."""
+    """If that is the cause, however the driver and the layers above it have wrapped it."""
     cause: Any = error
     while cause is not None:
         if getattr(cause, "sqlstate", None) in _MISSING:

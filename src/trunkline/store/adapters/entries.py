@@ -1,4 +1,5 @@
-"""What the functions of an application's transaction take and return: `enqueue_jobs` and `append_events`, as JSON."""
+"""Parameters and results of the functions in an application's transaction: `enqueue_jobs` and `append_events`, as
+JSON."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -43,19 +44,19 @@ _EVENT = ("kind", "key", "dedupe_key", "type", "payload")
 
 
 def identity(job: NewJob | _Pending) -> tuple[object, ...]:
-    """Of a job that is pending once: by its unique key, which is the tenant's, or by itself."""
+    """The identity of a pending job: by its unique key, which is the tenant's, or by itself."""
     if job.unique_key is None:
         return job.job_type, None, job.id
     return job.job_type, job.unique_key, job.reseller_id, job.merchant_id
 
 
 def jobs_in(jobs: Sequence[NewJob]) -> list[str]:
-    """As many texts as it takes statements. Two with the same unique key go in once: the first. All in one order of
-    unique keys, also over several statements: it is the order of their locks."""
-    once: dict[object, NewJob] = {}
+    """One text per statement. Of two with the same unique key the first is enqueued. All in one order of unique keys,
+    also over several statements: it is the order of their locks."""
+    unique: dict[object, NewJob] = {}
     for job in jobs:
-        once.setdefault(identity(job), job)
-    ordered = sorted(once.values(), key=lambda job: tuple(str(part or "") for part in identity(job)))
+        unique.setdefault(identity(job), job)
+    ordered = sorted(unique.values(), key=lambda job: tuple(str(part or "") for part in identity(job)))
     chunks = (ordered[start : start + CHUNK] for start in range(0, len(ordered), CHUNK))
     return [_encode(chunk).decode() for chunk in chunks]
 

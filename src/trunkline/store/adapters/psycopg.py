@@ -16,7 +16,7 @@ class _PsycopgAdapter:
         self._connection = connection
 
     def check(self) -> None:
-        """A block of `connection.transaction()` is one also where autocommit is on."""
+        """A block of `connection.transaction()` is a transaction even with autocommit."""
         idle = self._connection.info.transaction_status == TransactionStatus.IDLE
         if idle and self._connection.autocommit:
             raise refusal(

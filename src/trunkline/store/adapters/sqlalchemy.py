@@ -1,7 +1,7 @@
 """SQLAlchemy 2: a session or a connection, of asyncio or not, over any driver of Postgres.
 
 Its first statement begins a transaction by itself, so a function of ours goes through SQLAlchemy and never past it: the
-driver's own connection is in no transaction until then, and what is sent there is committed at once.
+driver's own connection is in no transaction until then, and would commit a statement at once.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from sqlalchemy.orm import Session, scoped_session
 from trunkline.errors import NotInTransaction
 from trunkline.store.adapters import refusal
 
-# Where a session keeps whom to tell of its commit.
+# The key of a session's callbacks for its commit.
 _WAITING = "trunkline.after_commit"
 
 
 class SyncSqlalchemyAdapter:
-    def __init__(self, given: Session | Connection):
-        self._given = given
+    def __init__(self, handle: Session | Connection):
+        self._handle = handle
 
     def call(self, function: str, words: str) -> str:
-        connection = self._given
+        connection = self._handle
         if isinstance(connection, Session):
             _check_begun(connection)
             connection = connection.connection()
@@ -32,15 +32,15 @@ class SyncSqlalchemyAdapter:
         return answer
 
     def after_commit(self, then: Callable[[], None]) -> bool:
-        return _tell(self._given, then)
+        return _call_after_commit(self._handle, then)
 
 
 class AsyncSqlalchemyAdapter:
-    def __init__(self, given: AsyncSession | AsyncConnection):
-        self._given = given
+    def __init__(self, handle: AsyncSession | AsyncConnection):
+        self._handle = handle
 
     async def call_async(self, function: str, words: str) -> str:
-        connection = self._given
+        connection = self._handle
         if isinstance(connection, AsyncSession):
             _check_begun(connection.sync_session)
             connection = await connection.connection()
@@ -49,8 +49,8 @@ class AsyncSqlalchemyAdapter:
         return answer
 
     def after_commit(self, then: Callable[[], None]) -> bool:
-        given = self._given
-        return _tell(given.sync_session if isinstance(given, AsyncSession) else None, then)
+        handle = self._handle
+        return _call_after_commit(handle.sync_session if isinstance(handle, AsyncSession) else None, then)
 
 
 def adapt(tx: Any) -> SyncSqlalchemyAdapter | AsyncSqlalchemyAdapter:
@@ -84,13 +84,13 @@ def _check(connection: Connection | None) -> None:
         )
 
 
-def _tell(given: Session | Connection | None, then: Callable[[], None]) -> bool:
-    if not isinstance(given, Session):
+def _call_after_commit(handle: Session | Connection | None, then: Callable[[], None]) -> bool:
+    if not isinstance(handle, Session):
         return False
-    given.info.setdefault(_WAITING, []).append(then)
-    if not event.contains(given, "after_commit", _committed):
-        event.listen(given, "after_commit", _committed)
-        event.listen(given, "after_rollback", _rolled_back)
+    handle.info.setdefault(_WAITING, []).append(then)
+    if not event.contains(handle, "after_commit", _committed):
+        event.listen(handle, "after_commit", _committed)
+        event.listen(handle, "after_rollback", _rolled_back)
     return True
 
 
@@ -103,6 +103,6 @@ def _committed(session: Session) -> None:
 
 
 def _rolled_back(session: Session) -> None:
-    # After a savepoint's, what was before it is told all the same. A word too many costs a look.
+    # After the rollback of a savepoint the earlier callbacks stay. A needless wakeup costs one poll.
     if not session.in_nested_transaction():
         session.info.pop(_WAITING, None)

@@ -1,26 +1,26 @@
 -- name: correct
--- An agent spoke after the carrier: the call was not abandoned, or it was no person who answered. Counted when it is told,
--- as the row of its own time may be folded by now.
+-- An agent reported after the carrier: the call was not abandoned, or a machine had answered. Counted in the minute of the
+-- report, as the row of its own time may be folded by now.
 -- $1 attempts, $2 resellers, $3 merchants, $4 campaigns; $5 whether a machine answered; $6 whether they all had an agent
-WITH told AS MATERIALIZED (
+WITH corrections AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::bool[])
         AS t (id, reseller_id, merchant_id, campaign_id, by_machine)
-), found AS (
+), abandoned_before AS (
     DELETE FROM abandoned_calls WHERE NOT $6 AND attempt_id = ANY($1) RETURNING attempt_id
 )
 INSERT INTO call_counts (reseller_id, merchant_id, campaign_id, ended, answered, by_person, abandoned)
 SELECT t.reseller_id, t.merchant_id, coalesce(t.campaign_id, '00000000-0000-0000-0000-000000000000'), 0, 0,
        -count(*) FILTER (WHERE t.by_machine), -count(f.attempt_id)
-FROM told AS t LEFT JOIN found AS f ON f.attempt_id = t.id
+FROM corrections AS t LEFT JOIN abandoned_before AS f ON f.attempt_id = t.id
 WHERE $6 OR f.attempt_id IS NOT NULL
 GROUP BY 1, 2, 3
 
 -- name: count
--- Count calls that ended, and keep those that were abandoned: a person answered, and there was no agent, or whoever was
--- dialled without one reserved waited longer than the threshold. Each attempt once: it ends once.
+-- Count ended calls, and store the abandoned ones: a person answered, and there was no agent, or a call without a reserved
+-- agent waited longer than the threshold. Each attempt once: it ends once.
 -- $1 attempts, $2 resellers, $3 merchants, $4 campaigns, $5 leads, $6 phones; whether $7 answered, $8 by a person, $9 without
 -- an agent; $10 thresholds in seconds
-WITH told AS MATERIALIZED (
+WITH ended_calls AS MATERIALIZED (
     SELECT t.*, t.by_person AND a.overdial_group IS NOT NULL AS overdialled,
            t.by_person AND (t.no_agent OR coalesce(al.begun_at - al.asked_at > make_interval(secs => t.threshold_s), false))
                AS is_abandoned
@@ -29,25 +29,25 @@ WITH told AS MATERIALIZED (
         AS t (id, reseller_id, merchant_id, campaign_id, lead_id, phone, answered, by_person, no_agent, threshold_s)
     LEFT JOIN attempts AS a ON t.by_person AND a.id = t.id
     LEFT JOIN allocations AS al ON a.overdial_group IS NOT NULL AND al.id = a.id
-), kept AS (
+), stored AS (
     INSERT INTO abandoned_calls (attempt_id, lead_id, reseller_id, merchant_id, campaign_id, phone, overdialled)
-    SELECT id, lead_id, reseller_id, merchant_id, campaign_id, phone, overdialled FROM told WHERE is_abandoned
+    SELECT id, lead_id, reseller_id, merchant_id, campaign_id, phone, overdialled FROM ended_calls WHERE is_abandoned
     ON CONFLICT DO NOTHING
     RETURNING attempt_id, overdialled
 ), counted AS (
     INSERT INTO call_counts (reseller_id, merchant_id, campaign_id, ended, answered, by_person, abandoned)
     SELECT reseller_id, merchant_id, coalesce(campaign_id, '00000000-0000-0000-0000-000000000000'), count(*),
            count(*) FILTER (WHERE answered), count(*) FILTER (WHERE by_person), count(*) FILTER (WHERE is_abandoned)
-    FROM told
+    FROM ended_calls
     GROUP BY 1, 2, 3
 )
-SELECT overdialled FROM kept
+SELECT overdialled FROM stored
 
 -- name: count_late
--- Calls that were counted as answered by a person when they ended, and of which it became known afterwards that no agent was
--- there: what the carrier was told is written down later while Postgres is away. Each once, in the minute in which it is told.
+-- Calls that were counted as answered by a person when they ended, and that turn out to have had no agent: while Postgres is
+-- unavailable, the document of a call is written later. Each once, in the minute in which it is written.
 -- $1 attempts
-WITH kept AS (
+WITH stored AS (
     INSERT INTO abandoned_calls (attempt_id, lead_id, reseller_id, merchant_id, campaign_id, phone, overdialled)
     SELECT a.id, a.lead_id, a.reseller_id, a.merchant_id, a.campaign_id, a.to_phone, a.overdial_group IS NOT NULL
     FROM attempts AS a
@@ -58,23 +58,23 @@ WITH kept AS (
 ), counted AS (
     INSERT INTO call_counts (reseller_id, merchant_id, campaign_id, ended, answered, by_person, abandoned)
     SELECT reseller_id, merchant_id, coalesce(campaign_id, '00000000-0000-0000-0000-000000000000'), 0, 0, 0, count(*)
-    FROM kept
+    FROM stored
     GROUP BY 1, 2, 3
 )
-SELECT overdialled FROM kept
+SELECT overdialled FROM stored
 
 -- name: fold
--- Fold what is counted: single settlements into minutes, minutes older than two hours into hours, hours older than two days
--- into days. Settlements are also added up for their reseller (no merchant): what the overview is read from, however many
--- campaigns call. Nothing is done while fewer than $1 rows wait. Each row is taken by one and put back in the same statement:
--- whoever reads meanwhile sees the sum once.
+-- Fold the counts: single settlements into minutes, minutes older than two hours into hours, hours older than two days into
+-- days. Settlements are also added up for their reseller (no merchant): the overview reads these, however many campaigns
+-- call. Nothing is done while fewer than $1 rows wait. One statement deletes rows and inserts their sum: concurrent readers
+-- see each count once.
 WITH ripe AS MATERIALIZED (
     SELECT ctid FROM call_counts
     WHERE grain <> 'day'
       AND (grain = 'call' OR (grain = 'minute' AND at < clock_timestamp() - interval '2 hours')
            OR at < clock_timestamp() - interval '2 days')
     ORDER BY at LIMIT $2
-), taken AS (
+), deleted AS (
     DELETE FROM call_counts
     WHERE ctid = ANY (ARRAY(
         SELECT c.ctid FROM call_counts AS c
@@ -83,10 +83,10 @@ WITH ripe AS MATERIALIZED (
     RETURNING *, CASE WHEN at < clock_timestamp() - interval '2 days' THEN 'day'
                       WHEN at < clock_timestamp() - interval '2 hours' THEN 'hour' ELSE 'minute' END AS coarser
 ), due AS (
-    SELECT * FROM taken
+    SELECT * FROM deleted
     UNION ALL
     SELECT reseller_id, '', '00000000-0000-0000-0000-000000000000', at, grain, ended, answered, by_person, abandoned, coarser
-    FROM taken WHERE grain = 'call'
+    FROM deleted WHERE grain = 'call'
 ), folded AS (
     INSERT INTO call_counts (reseller_id, merchant_id, campaign_id, at, grain, ended, answered, by_person, abandoned)
     SELECT reseller_id, merchant_id, campaign_id, date_trunc(coarser, at, 'UTC'), coarser, sum(ended), sum(answered),
@@ -94,11 +94,11 @@ WITH ripe AS MATERIALIZED (
     FROM due
     GROUP BY 1, 2, 3, 4, 5
 )
-SELECT count(*) FROM taken
+SELECT count(*) FROM deleted
 
 -- name: measured
--- What became of the calls of a merchant ($1), or of one of its campaigns ($2; NULL: all): over 30 days, the last 24 hours,
--- $3 hours and 10 minutes. Rows stand for the day, hour or minute that they begin, and one that a span begins in counts whole.
+-- The outcomes of the calls of a merchant ($1), or of one of its campaigns ($2; NULL: all): over 30 days, the last 24 hours,
+-- $3 hours and 10 minutes. A row stands for the day, hour or minute that it begins, and one that a span begins in counts whole.
 WITH counted AS (
     SELECT at, ended, answered, by_person, abandoned FROM call_counts
     WHERE merchant_id = $1 AND at >= date_trunc('day', clock_timestamp() - interval '30 days', 'UTC')
@@ -115,8 +115,8 @@ FROM span AS s LEFT JOIN counted AS c ON c.at >= s.since
 GROUP BY s.name
 
 -- name: measured_by_tenant
--- As `measured`, for the platform or a reseller ($1), and with what was abandoned alone: from what is added up for resellers,
--- and what nobody has folded yet.
+-- As `measured`, for the platform or a reseller ($1), and with the abandoned calls alone: from the sums of resellers, and the
+-- rows that are not folded yet.
 WITH counted AS (
     SELECT at, by_person, abandoned FROM call_counts
     WHERE merchant_id = '' AND campaign_id = '00000000-0000-0000-0000-000000000000'
@@ -136,8 +136,8 @@ SELECT coalesce(sum(by_person), 0)::bigint AS by_person_30d, coalesce(sum(abando
 FROM counted
 
 -- name: recent
--- The last hour of each of these campaigns, newest first: what their answer rates are judged by. The zero id: the merchant's
--- leads without a campaign.
+-- The last hour of each of these campaigns, newest first, for their answer rates. The zero id: the merchant's leads without a
+-- campaign.
 -- $1 merchants, $2 campaigns
 SELECT w.merchant_id, w.campaign_id, c.at, c.ended, c.answered, c.by_person, c.abandoned, clock_timestamp() AS now
 FROM unnest($1::text[], $2::uuid[]) AS w (merchant_id, campaign_id)

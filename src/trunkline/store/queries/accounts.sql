@@ -3,7 +3,7 @@
 SELECT * FROM carrier_accounts WHERE status = 'active' ORDER BY id
 
 -- name: delete
--- Remove an account that no number dials with.
+-- Remove an account that no number uses.
 DELETE FROM carrier_accounts AS a
 WHERE a.id = $1 AND NOT EXISTS (SELECT FROM numbers AS n WHERE n.carrier = a.carrier AND n.account = a.name)
 RETURNING a.id
@@ -27,15 +27,15 @@ ORDER BY id
 LIMIT $3
 
 -- name: lock
--- One account, held against others who change it: a change of some credentials builds on what is there.
+-- One account, locked against other changes: a change of some credentials builds on the stored ones.
 SELECT * FROM carrier_accounts WHERE id = $1 FOR UPDATE
 
 -- name: reseal
--- The same credentials under a newer key. Whoever changed them meanwhile wins.
+-- The same credentials under a newer key. A concurrent change of them wins.
 UPDATE carrier_accounts SET credentials = $3 WHERE id = $1 AND credentials = $2
 
 -- name: update
--- Change what was named. The flags say whether a value that may be null was given.
+-- Change the named fields. The flags say whether a nullable value was given.
 UPDATE carrier_accounts SET
     credentials  = coalesce($2, credentials),
     base_url     = CASE WHEN $3 THEN $4 ELSE base_url END,

@@ -1,13 +1,13 @@
 -- name: add_samples
--- What was seen now.
+-- The present samples.
 INSERT INTO alarm_samples (at, name, subject, value)
 SELECT clock_timestamp(), name, subject, value
 FROM unnest($1::text[], $2::text[], $3::float8[]) AS seen (name, subject, value)
 
 -- name: claim_notifications
--- Alarms that this process notifies the webhook of, each claimed by one process for $3 seconds. One that died meanwhile
--- leaves them to others; the webhook may then hear twice, under one id.
--- $1 alarms that `current` said are due  $2 an alarm that lasts is sent again after so many seconds
+-- Alarms that this process sends to the webhook, each claimed by one process for $3 seconds. If it dies, others claim them;
+-- the webhook may then get one twice, under one id.
+-- $1 alarms that `current` returned as due  $2 an alarm that lasts is sent again after this many seconds
 UPDATE alarms AS a SET notify_after = clock_timestamp() + make_interval(secs => $3)
 FROM (SELECT id FROM alarms
       WHERE id = ANY($1) AND (notify_after IS NULL OR notify_after <= clock_timestamp())
@@ -18,18 +18,18 @@ WHERE a.id = due.id
 RETURNING a.*
 
 -- name: clear
--- It is over.
+-- Its condition is over.
 UPDATE alarms SET cleared_at = clock_timestamp(), cleared_by = $3
 WHERE name = $1 AND subject = $2 AND cleared_at IS NULL
 RETURNING *
 
 -- name: clear_by_id
--- Somebody says that it is over.
+-- A person clears it.
 UPDATE alarms SET cleared_at = clock_timestamp(), cleared_by = $2 WHERE id = $1 AND cleared_at IS NULL RETURNING *
 
 -- name: current
--- What is raised now, and what has ended and was not notified. `is_due`: there is something to notify, and nobody is at it.
--- Two indexes find them, however many alarms there have been. $1 an alarm that lasts is sent again after so many seconds
+-- Raised alarms, and ended ones without a notification. `is_due`: a notification is due, and no process has claimed it.
+-- Two indexes find them, however many alarms there have been. $1 an alarm that lasts is sent again after this many seconds
 SELECT a.*,
        (a.notify_after IS NULL OR a.notify_after <= clock_timestamp())
        AND (a.raise_told_at IS NULL OR a.cleared_at IS NOT NULL
@@ -43,13 +43,13 @@ WHERE a.id IN (SELECT id FROM alarms WHERE cleared_at IS NULL
 ORDER BY a.id
 
 -- name: dead_mailboxes
--- Dead mailboxes by kind: nobody processes their events until they are replayed. Counted up to a thousand.
+-- Dead mailboxes by kind: no worker processes their events until they are replayed. Counted up to a thousand.
 SELECT kind AS subject, count(*)::float8 AS value
 FROM (SELECT kind FROM mailboxes WHERE processing_status = 'dead' LIMIT 1000) AS dead
 GROUP BY 1
 
 -- name: forget_samples
--- No alarm looks further back.
+-- No alarm reads older samples.
 DELETE FROM alarm_samples WHERE at < clock_timestamp() - make_interval(secs => $1)
 
 -- name: get
@@ -58,16 +58,16 @@ SELECT * FROM alarms
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 
 -- name: give_up_notifications
--- Alarms that ended hours ago and of which nobody could be notified, or was to be: they are not sent any more.
+-- Alarms that ended hours ago without a notification: they are not sent any more.
 UPDATE alarms
 SET raise_told_at = coalesce(raise_told_at, cleared_at), clear_told_at = cleared_at
 WHERE (raise_told_at IS NULL OR (cleared_at IS NOT NULL AND clear_told_at IS NULL))
   AND cleared_at < clock_timestamp() - interval '3 hours'
 
 -- name: lateness
--- The 99th percentile of lateness of what was sent in the last minute, counted from the moment when everything that a call
--- needs was there. Attempt ids are UUIDv7, so the primary key finds
--- them; it is given half a minute more than the moment itself, for dialers whose clocks run behind.
+-- The 99th percentile of lateness of what was sent in the last minute, counted from the time when all that a call needs was
+-- available. Attempt ids are UUIDv7, so the primary key finds them; the range is 30 s longer, for dialers whose clocks run
+-- behind.
 SELECT coalesce(percentile_cont(0.99) WITHIN GROUP (
            ORDER BY extract(epoch FROM send_at - coalesce(ready_at, lead_due_at))::float8), 0)
 FROM attempts
@@ -89,7 +89,7 @@ ORDER BY id DESC
 LIMIT $7
 
 -- name: long_stops
--- Stops and for how many hours each has been on. Those of campaigns are the campaigns' own states: drafts, pauses.
+-- Stops and their age in hours. Those of campaigns are the campaigns' own states: drafts, pauses.
 SELECT scope || CASE WHEN subject = '' THEN '' ELSE ' ' || subject END AS subject, reason, changed_by,
        extract(epoch FROM clock_timestamp() - stopped_at)::float8 / 3600 AS hours
 FROM controls
@@ -98,14 +98,14 @@ ORDER BY stopped_at
 LIMIT 1000
 
 -- name: not_notified
--- The webhook did not take it: another try after 5 s, twice as long each time, up to 5 minutes.
+-- The webhook did not accept it: another try after 5 s, twice as long each time, up to 5 minutes.
 UPDATE alarms
 SET notify_after = clock_timestamp() + make_interval(secs => least(300, 5 * 2 ^ notify_failures)),
     notify_failures = least(notify_failures + 1, 100)
 WHERE id = $1
 
 -- name: notified
--- The webhook took what was sent of an alarm. Its end was not among it if it came later: it is sent next.
+-- The webhook accepted the notification of an alarm. An end that came later was not part of it: it is sent next.
 -- $1 alarm  $2 whether its end was sent
 UPDATE alarms
 SET raise_told_at = coalesce(raise_told_at, clock_timestamp()),
@@ -123,8 +123,8 @@ SELECT EXISTS (
       AND direction = 'outbound' AND state NOT IN ('dialing', 'rejected'))
 
 -- name: raise_alarm
--- Raise an alarm, or say that it is still so. One that was said within the last second is left alone: a hundred
--- transactions with the same complaint must not queue up behind one row.
+-- Raise an alarm, or renew a raised one. One that was renewed within the last second is left alone: a hundred transactions
+-- with the same alarm must not queue up behind one row.
 INSERT INTO alarms AS a (id, name, subject, severity, detail, reseller_id, merchant_id)
 SELECT $1, $2, $3, $4, $5, $6, $7
 WHERE NOT EXISTS (
@@ -135,8 +135,8 @@ DO UPDATE SET seen_at = clock_timestamp(), detail = excluded.detail
 RETURNING id
 
 -- name: record_outage
--- What could not be written while Postgres was away, by every process that noticed, under the id that they agreed on.
--- $1 id  $2 name  $3 severity  $4 detail  $5 seconds since it began  $6 whether the webhook has heard that it began
+-- An outage of Postgres, recorded afterwards by every process that noticed it, under the id that they agreed on.
+-- $1 id  $2 name  $3 severity  $4 detail  $5 seconds since it began  $6 whether the webhook was notified of its begin
 INSERT INTO alarms AS a (id, name, severity, detail, raised_at, cleared_at, cleared_by, raise_told_at, notified_at)
 SELECT $1, $2, $3, $4, now - make_interval(secs => $5), now, 'system', CASE WHEN $6 THEN now END, CASE WHEN $6 THEN now END
 FROM clock_timestamp() AS now
@@ -144,21 +144,21 @@ ON CONFLICT (id) DO UPDATE
 SET raise_told_at = coalesce(a.raise_told_at, excluded.raise_told_at), notified_at = coalesce(a.notified_at, excluded.notified_at)
 
 -- name: samples
--- What was seen in the last $1 seconds, oldest first.
+-- The samples of the last $1 seconds, oldest first.
 SELECT name, subject, extract(epoch FROM clock_timestamp() - at)::float8 AS age_s, value
 FROM alarm_samples
 WHERE at > clock_timestamp() - make_interval(secs => $1)
 ORDER BY at
 
 -- name: unknown_attempts
--- Attempts of unknown fate whose channel is still held, by carrier account.
+-- Attempts in state `unknown` whose channel is still held, by carrier account.
 SELECT carrier || '/' || account AS subject, count(*)::float8 AS value
 FROM attempts WHERE holds_channel AND state = 'unknown'
 GROUP BY 1
 
 -- name: waiting_mailboxes
--- How long the oldest mailbox of each kind waits that a worker could take, in seconds. Kind by kind from the index of what
--- is claimable: idle mailboxes cost nothing.
+-- The age of the oldest mailbox of each kind that a worker could take, in seconds. Kind by kind from the index of claimable
+-- mailboxes: idle ones cost nothing.
 WITH RECURSIVE kinds AS (
     (SELECT kind FROM mailboxes WHERE claimable_at IS NOT NULL ORDER BY kind LIMIT 1)
     UNION ALL

@@ -1,18 +1,18 @@
 -- name: addresses
--- Where all pods are, and from which transaction on to look for what changes after this.
+-- The addresses of all pods, and the transaction from which on later changes are found.
 SELECT s.oldest_running, p.incarnation, p.name, p.base_url, p.ip, p.port
 FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running) AS s LEFT JOIN pods AS p ON true
 
 -- name: addresses_since
--- Where those are that got a number or an address since the last look. $1 the oldest transaction that ran then: what was
--- committed later is not below it. What ran while both looked is found twice. A row above every transaction of this server was
+-- The addresses of pods that got a number or an address since the last read. $1 the oldest transaction that ran then: what was
+-- committed later is not below it. What ran during both reads is found twice. A row above every transaction of this server was
 -- restored from another one: it would be found each time.
 SELECT s.oldest_running, p.incarnation, p.name, p.base_url, p.ip, p.port
 FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running) AS s
 LEFT JOIN pods AS p ON p.addressed_xid >= $1::text::xid8 AND p.addressed_xid < pg_snapshot_xmax(pg_current_snapshot())
 
 -- name: allocate
--- Migration 0062 says how a call that was not kept gets its pod, and in which order it locks.
+-- Migration 0062 says how a call without a reservation gets its pod, and in which order it locks.
 SELECT * FROM allocate_call($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: allocate_new
@@ -20,9 +20,9 @@ SELECT * FROM allocate_call($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 SELECT * FROM allocate_new_calls($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[])
 
 -- name: begin
--- The answer of a call whose agent was kept with its dial: gate and allocation in one compare-and-set. Whoever ends, gives up
--- or cancels the attempt ends its row in the same transaction, so a live row means that the attempt is current. A row of an
--- older incarnation counts as lost. $1 attempt  $2 the carrier's call id
+-- A call with a reserved agent was answered: gate and allocation in one compare-and-set. A transaction that ends, writes off
+-- or cancels the attempt also ends its row, so a live row means that the attempt is current. A row of an older incarnation
+-- counts as lost. $1 attempt  $2 the carrier's call id
 UPDATE allocations AS a
 SET call = $2, begun_at = coalesce(a.begun_at, clock_timestamp())
 FROM pods AS p
@@ -31,11 +31,11 @@ WHERE a.id = $1 AND a.ended_at IS NULL AND (a.call IS NULL OR a.call = $2)
 RETURNING a.id, a.pod, a.slot, a.incarnation, a.source_pool, p.base_url, a.turn, a.merchant_id
 
 -- name: drop
--- Slots that were kept for attempts which did not go in: in the same transaction, so nobody ever saw them.
+-- Slots of attempts that were not inserted: in the same transaction, so no other one saw them.
 DELETE FROM allocations WHERE id = ANY($1::uuid[])
 
 -- name: end_doubts
--- A dial of unknown fate keeps its slot until nothing can ring any more: $1 seconds after it should have been sent.
+-- A dial in doubt keeps its slot until nothing can ring any more: $1 seconds after it should have been sent.
 UPDATE allocations AS a SET ended_at = clock_timestamp(), why = 'doubt'
 FROM (SELECT l.id FROM attempts AS t JOIN allocations AS l ON l.id = t.id
       WHERE t.state = 'in_doubt' AND t.send_at < clock_timestamp() - make_interval(secs => $1)
@@ -45,8 +45,8 @@ WHERE a.id = over.id
 RETURNING a.id, a.pod
 
 -- name: end_strays
--- Slots of dials that are over or never were: nothing should leave one behind, so each is told of. 10 s: an intent commits
--- its attempt and its slot together, and a note of an answer may come before the attempt is seen.
+-- Slots of dials that are over or never were: nothing should leave one behind, so each raises an alarm. 10 s: an intent
+-- commits its attempt and its slot together, and a note of an answer may come before the attempt is visible.
 UPDATE allocations AS a SET ended_at = clock_timestamp(), why = 'stray'
 FROM (SELECT l.id FROM allocations AS l
       WHERE l.ended_at IS NULL AND l.has_attempt AND l.asked_at < clock_timestamp() - interval '10 seconds'
@@ -57,14 +57,14 @@ WHERE a.id = over.id
 RETURNING a.id, a.pod
 
 -- name: exhaust
--- The last stream that a call may have is over and nobody has released it: no further agent is looked for.
+-- The last stream that a call may have is over and its allocation was not released: no further agent is searched.
 -- $1 attempt  $2 the carrier's call id  $3 the turn of the stream that is over
 UPDATE allocations SET ended_at = clock_timestamp(), why = 'agents_lost'
 WHERE id = $1 AND call = $2 AND turn <= $3 AND ended_at IS NULL
 RETURNING pod AS lost_pod, merchant_id
 
 -- name: forget
--- Tombstones that nobody needs any more: after a day, or $1 seconds where there was no attempt.
+-- Tombstones that are no longer needed: after a day, or $1 seconds where there was no attempt.
 DELETE FROM allocations
 WHERE id IN (SELECT id FROM allocations
              WHERE ended_at < clock_timestamp() - CASE WHEN has_attempt THEN interval '1 day'
@@ -72,13 +72,13 @@ WHERE id IN (SELECT id FROM allocations
              ORDER BY id LIMIT 5000 FOR NO KEY UPDATE SKIP LOCKED)
 
 -- name: free_slots
--- Slots that dials may be kept on, picked by Postgres: without Valkey, or after a proposal of its met somebody else's row.
--- From a random place: dialers that picked in one order would win a quarter of their picks, at random they win three
--- quarters (measured). No row that heartbeats write is locked. Each tier leaves some slots to callers, and keeps nothing
--- for dials while somebody who is on the line waits for it. A pod at which calls did not reach the agent is kept for a dial every 30 s at most.
--- A tenth of a tier is a tenth of the slots of the pods that are there, busy or not.
--- $1 tiers  $2 slots that each leaves to callers, -1: a tenth  $3 at most so many of each tier
--- $4 a caller who has not asked for so many seconds has hung up
+-- Slots that dials may reserve, picked by Postgres: without Valkey, or after Valkey proposed a slot that another row has.
+-- From a random position: dialers that picked in one order would win 25 % of their picks, at random they win 75 % (measured).
+-- No row that heartbeats write is locked. Each tier leaves its inbound reserve, and reserves nothing for dials while an
+-- answered call waits for it. A pod at which calls did not reach the agent is reserved for one dial in 30 s at most.
+-- 10 % of a tier are 10 % of the slots of its pods, busy or not.
+-- $1 tiers  $2 inbound reserve of each, -1: 10 %  $3 the most slots of each tier
+-- $4 seconds without a request after which a waiting call has hung up
 WITH reserved AS MATERIALIZED (
     SELECT t.tier, CASE WHEN t.callers >= 0 THEN t.callers
                         ELSE (SELECT coalesce(sum(p.calls_max), 0) FROM present_pods AS p
@@ -100,7 +100,7 @@ WHERE f.place <= least($3::int, f.slots - r.callers)
 ORDER BY f.tier, f.place
 
 -- name: is_resumed
--- Whether a call has gone into a later turn than this one, so that whoever had it before ends nothing.
+-- Whether a call has gone into a later turn than this one, so that its earlier agent ends nothing.
 SELECT EXISTS (SELECT FROM allocations WHERE call = $1 AND turn > $2 AND ended_at IS NULL)
 
 -- name: live
@@ -112,8 +112,8 @@ SELECT id FROM allocations WHERE id = ANY($1::uuid[]) AND ended_at IS NULL
 SELECT merchant_id, config FROM router_merchants WHERE merchant_id = ANY($1::text[])
 
 -- name: note
--- Allocations that were given while Postgres was silent, as Valkey or the answer URL named them. What Postgres knows by now
--- wins: a row that has ended stays so, and one that has a pod keeps it.
+-- Allocations that were made while Postgres was unavailable, as Valkey or the answer URL named them. Postgres's present rows
+-- win: a row that has ended stays so, and one that has a pod keeps it.
 -- $1 id  $2 has an attempt  $3 call  $4 merchant  $5 pod  $6 slot  $7 incarnation  $8 source pool
 INSERT INTO allocations AS a (id, has_attempt, call, merchant_id, pod, slot, incarnation, source_pool, begun_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp())
@@ -122,7 +122,7 @@ SET call = coalesce(a.call, excluded.call), begun_at = coalesce(a.begun_at, excl
 WHERE a.ended_at IS NULL
 
 -- name: owners
--- Who has these slots, to tell Valkey, which proposed them as free.
+-- The allocations of these slots, for Valkey, which proposed them as free.
 SELECT a.id, a.pod, a.slot
 FROM unnest($1::text[], $2::int[]) AS w (pod, slot)
 JOIN allocations AS a ON a.pod = w.pod AND a.slot = w.slot AND a.ended_at IS NULL
@@ -132,11 +132,11 @@ JOIN allocations AS a ON a.pod = w.pod AND a.slot = w.slot AND a.ended_at IS NUL
 SELECT * FROM release_calls($1::text[], $2::text[], $3::smallint[], $4::uuid[], $5)
 
 -- name: resume
--- The stream of a call is over, the call is not, and nobody has released it: its agent was lost. The call goes into its next
--- turn and waits for a pod, so that tokens, releases and reports of the lost agent count for nothing from here on. The pod
--- that it had is remembered: until it is heard again nobody knows whether it lives.
+-- The stream of a call is over, the call is not, and its allocation was not released: its agent was lost. The call goes into
+-- its next turn and waits for a pod, so that tokens, releases and reports of the lost agent are refused from here on. The pod
+-- that it had is recorded: until its next heartbeat it is unknown whether it lives.
 -- One compare-and-set: of two requests at once one finds the row, and a release or the end of the attempt wins or loses
--- against it as a whole. A row that is behind the stream was not written while Postgres was away.
+-- against it as a whole. A row that is behind the stream was not written while Postgres was unavailable.
 -- $1 attempt  $2 the carrier's call id  $3 the turn of the stream that is over
 WITH mine AS (
     SELECT a.id, a.pod, a.joined_at IS NULL AS never_joined
@@ -147,15 +147,15 @@ WITH mine AS (
 UPDATE allocations AS a
 SET turn = $3::smallint + 1, pod = NULL, slot = NULL, incarnation = NULL, asked_at = clock_timestamp(),
     lost_pods = array_remove(a.lost_pods || mine.pod, NULL),
-    -- Of losses that follow each other the first: who was heard since is not among those that died together.
+    -- Of losses in a row the first: a pod with a heartbeat since is not among those that died together.
     lost_at = CASE WHEN a.lost_at > clock_timestamp() - interval '10 seconds' THEN a.lost_at ELSE clock_timestamp() END
 FROM mine
 WHERE a.id = mine.id
 RETURNING mine.pod AS lost_pod, a.merchant_id, mine.never_joined
 
 -- name: resume_missing
--- A call that was given its pod while Postgres was away, and whose agent was lost before that was written down. A later note
--- finds this row and changes nothing of it. $1 attempt  $2 the carrier's call id  $3 the turn of the stream that is over
+-- A call that got its pod while Postgres was unavailable, and whose agent was lost before that was written. A later note finds
+-- this row and changes nothing of it. $1 attempt  $2 the carrier's call id  $3 the turn of the stream that is over
 INSERT INTO allocations (id, has_attempt, call, merchant_id, turn, begun_at)
 SELECT t.id, true, $2, t.merchant_id, $3::smallint + 1, clock_timestamp()
 FROM attempts AS t
@@ -164,14 +164,14 @@ ON CONFLICT DO NOTHING
 RETURNING NULL::text AS lost_pod, merchant_id
 
 -- name: turn
--- How a call stands that the request before could not move: read in a statement of its own, because one that waited for a
+-- The state of a call that the statement before could not move: read in a statement of its own, because one that waited for a
 -- row does not see what it waited for.
 SELECT call, turn, ended_at IS NOT NULL AS is_over, merchant_id FROM allocations WHERE id = $1
 
 -- name: untaken
--- Calls that are over, whose document led to a pod that names its calls, and of which that pod said nothing though it was heard
--- 5 s after their end: no heartbeat named them and nobody released them there. Their stream did not reach the agent, and a
--- carrier that does not ask again does not say so. Of the last minute: they are told once, whoever looks.
+-- Ended calls whose document led to a pod that names its calls, and that this pod did not name although it sent a heartbeat
+-- 5 s after their end: no heartbeat named them and no release came. Their stream did not reach the agent, and a carrier that
+-- does not send a second request does not report it. Of the last minute: appended once, whichever process runs this.
 SELECT a.id
 FROM allocations AS a JOIN pods AS p ON p.name = a.pod AND p.incarnation = a.incarnation
 WHERE a.ended_at > clock_timestamp() - interval '1 minute' AND a.has_attempt AND a.begun_at IS NOT NULL AND a.joined_at IS NULL

@@ -1,7 +1,7 @@
 -- name: apply_facts
--- What the carrier's events add up to, many attempts at once. Facts are only ever added: a time once known stays. How and when
--- a call ended is written as it was worked out under the locks: before it is known, these columns say why we were in doubt, or
--- when we gave up, and that is not how the call ended.
+-- The facts from the carrier's events, many attempts at once. Facts are only ever added: a known time stays. How and when a
+-- call ended is written as it was computed under the locks: before the end, these columns hold why the attempt was in doubt,
+-- or when it was written off, and that is not how the call ended.
 UPDATE attempts AS a
 SET state = f.state,
     holds_channel = a.holds_channel AND f.state <> 'ended',
@@ -24,15 +24,15 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[], $5::timestamp
 WHERE a.id = f.id
 
 -- name: check_later
--- Nothing to do yet: look again at a later moment, counted from now.
+-- Nothing to do yet: check again later, counted from now.
 UPDATE attempts AS a
 SET next_check_at = clock_timestamp() + make_interval(secs => c.delay_s), doubt_checks = a.doubt_checks + c.checked
 FROM unnest($1::uuid[], $2::float8[], $3::smallint[]) AS c (id, delay_s, checked)
 WHERE a.id = c.id
 
 -- name: claim_checks
--- Attempts that somebody should look at now. Taking one pushes its moment on, which is the lease: if the looker dies,
--- the next one comes by after $2 seconds. Accounts that are slow to answer are left out: others do not wait for them.
+-- Attempts to check now. A claim moves `next_check_at` on, which is the lease: if the checker dies, the next one checks after
+-- $2 seconds. Accounts that are slow to answer are left out: others do not wait for them.
 UPDATE attempts AS a
 SET next_check_at = clock_timestamp() + make_interval(secs => $2)
 FROM (SELECT id FROM attempts
@@ -48,15 +48,15 @@ RETURNING a.id, a.lead_id, a.state, a.carrier, a.account, a.carrier_call_id, a.t
           extract(epoch FROM clock_timestamp() - a.send_at)::float8 AS age_s
 
 -- name: count_again
--- Leads that wait because their last call seemed to have no agent, and that had one: its report came late. They are as if that
--- call were going on, so that its end can be decided again. The new version makes every entry and grant of the retry stale.
+-- Leads that wait because their last call seemed to have no agent, and that had one: its report came late. They get the state
+-- of a live call, so that its end can be decided again. The new version makes every entry and grant of the retry stale.
 UPDATE leads
 SET status = 'PROCESSING', attempt_count = attempt_count + 1, no_agent_count = no_agent_count - 1, version = version + 1,
     updated_at = clock_timestamp()
 WHERE id = ANY($1::uuid[]) AND status = 'BACKLOG' AND no_agent_count > 0
 
--- name: doubt
--- Nobody knows whether these were dialled: their request should long have been answered. They keep their channel.
+-- name: mark_in_doubt
+-- It is unknown whether these were dialled: the reply to their request is overdue. They keep their channel.
 UPDATE attempts
 SET state = 'in_doubt', end_reason = 'no_reply', next_check_at = clock_timestamp()
 WHERE id = ANY($1::uuid[]) AND state = 'dialing'
@@ -72,11 +72,11 @@ WHERE l.id = f.id AND l.status = 'PROCESSING'
 RETURNING l.id
 
 -- name: free_channel
--- No call of unknown fate can last any longer: its channel is free.
+-- A call in state `unknown` cannot last any longer: its channel is free.
 UPDATE attempts SET holds_channel = false, next_check_at = NULL WHERE id = $1 AND state = 'unknown'
 RETURNING id
 
--- name: give_up
+-- name: write_off
 -- The end of doubt without a call: `absent` frees the channel at once, `unknown` keeps it for as long as a call that was
 -- placed after all could last ($4 seconds). Guarded by the state: a webhook that came meanwhile wins.
 UPDATE attempts
@@ -86,23 +86,23 @@ WHERE id = $1 AND state = 'in_doubt'
 RETURNING id
 
 -- name: hold_again
--- A call that surfaced is live, so it has a line, and somebody looks at it until it ends. It gets the lowest line that
--- nobody holds, be it above the maximum: the number then takes no further call before it has room; one of unknown fate may
--- still have its own. $2 is a line that nobody else asks for, for when others are quicker again and again; NULL: the lowest.
+-- A call that reappeared is live, so it needs a channel, and the checker checks it until it ends. It gets the lowest free
+-- channel, even above the maximum: the number then takes no further call before it has room; an `unknown` one may still have
+-- its own. $2 is a channel number that no other call takes, for when others are quicker again and again; NULL: the lowest.
 UPDATE attempts AS a
 SET holds_channel = true, next_check_at = clock_timestamp(),
-    channel_no = CASE WHEN a.holds_channel THEN a.channel_no ELSE coalesce($2::int, (SELECT min(line.no)
+    channel_no = CASE WHEN a.holds_channel THEN a.channel_no ELSE coalesce($2::int, (SELECT min(channel.no)
                   FROM generate_series(1, 1 + (SELECT count(*) FROM attempts AS h
-                                               WHERE h.number_id = a.number_id AND h.holds_channel)) AS line (no)
+                                               WHERE h.number_id = a.number_id AND h.holds_channel)) AS channel (no)
                   WHERE NOT EXISTS (SELECT FROM attempts AS h
-                                    WHERE h.number_id = a.number_id AND h.channel_no = line.no AND h.holds_channel))) END
+                                    WHERE h.number_id = a.number_id AND h.channel_no = channel.no AND h.holds_channel))) END
 WHERE a.id = $1
 
--- name: is_absent
--- The carrier was asked again about an attempt of unknown fate, and has no such call: nothing can be live on its channel, and
--- nobody was called, so it does not count against its lead. Guarded by the state: a webhook that came meanwhile wins. What
--- the lead ended as stays. The caller has locked both.
-WITH found AS (
+-- name: mark_absent
+-- The carrier was queried again about an `unknown` attempt, and has no such call: no call can be live on its channel, and no
+-- person was called, so it does not count against its lead. Guarded by the state: a webhook that came meanwhile wins. The
+-- lead's outcome stays. The caller has locked both.
+WITH marked AS (
     UPDATE attempts
     SET state = 'absent', end_reason = 'not_in_call_list', holds_channel = false, next_check_at = NULL
     WHERE id = $1 AND state = 'unknown'
@@ -110,9 +110,9 @@ WITH found AS (
 ), uncounted AS (
     UPDATE leads AS l
     SET attempt_count = greatest(0, l.attempt_count - 1), version = l.version + 1, updated_at = clock_timestamp()
-    FROM found WHERE l.id = found.lead_id
+    FROM marked WHERE l.id = marked.lead_id
 )
-SELECT id FROM found
+SELECT id FROM marked
 
 -- name: known_call_ids
 -- Which of these calls already belong to an attempt.
@@ -123,8 +123,8 @@ SELECT carrier_call_id FROM attempts WHERE carrier = $1 AND carrier_call_id = AN
 SELECT attempts_lock($1)
 
 -- name: owner
--- Whose call this is, and whether its agents are elsewhere. Asked when it is answered and no agent was kept for it. Where that
--- was by choice, also whom it calls from where, for whom: what somebody is told who finds no agent names the caller.
+-- The owner of a call, and whether its agents are external. Read when it is answered without a reserved agent. Where that was
+-- by choice, also both phones and the merchant's name: the message of an abandoned call names the caller.
 SELECT a.merchant_id, coalesce('elsewhere' IN (m.agents, p.agents), false) AS are_agents_elsewhere,
        a.overdial_group IS NOT NULL AS is_overdialled, a.reseller_id, a.campaign_id,
        coalesce(m.name, '') AS merchant_name, a.to_phone, a.from_phone
@@ -140,7 +140,7 @@ SELECT a.id, a.lead_id, a.number_id, a.attempt_no, a.carrier, a.account, a.holds
        a.answered_at, a.ended_at, a.end_reason, a.duration_s, a.is_machine, a.agent_joined, a.stream_began,
        a.agent, a.carrier_cost_micros, a.carrier_cost_currency,
        a.reseller_id, a.merchant_id, a.campaign_id, a.to_phone, a.reserved_micros, l.timezone,
-       -- The moment whose day it was counted under: a call is made ready a little before its time.
+       -- The time whose day it was counted under: a call is prepared a little before its time.
        greatest(a.intent_at, a.lead_due_at) AS counted_at,
        -- By their numbers: migration 0043 says why by no clock.
        NOT EXISTS (SELECT FROM attempts AS n
@@ -148,14 +148,13 @@ SELECT a.id, a.lead_id, a.number_id, a.attempt_no, a.carrier, a.account, a.holds
        l.status AS lead_status, l.attempt_count, l.max_attempts, l.carrier_error_count, l.no_agent_count,
        l.outcome AS lead_outcome,
        l.cancel_requested_at IS NOT NULL AS is_cancelled, l.cancel_reason, a.hang_up_at IS NOT NULL AS hang_up_wanted,
-       -- What the agent reported; `read_at` is the clock by which a wanted callback is so many seconds away.
+       -- What the agent reported; `read_at` is the clock that a requested callback is counted from.
        r.attempt_id IS NOT NULL AS is_reported, r.disposition, r.opt_out, r.callback_at,
        clock_timestamp() AS read_at,
-       -- What the agent that was given to the call shows of itself. A heartbeat of another process of the same name says
-       -- nothing of it.
+       -- Evidence of the agent that the call was assigned to. A heartbeat of another process of the same name is none.
        s.id IS NOT NULL AS is_allocated, s.begun_at, s.joined_at IS NOT NULL OR coalesce(s.call = ANY(p.named), false) AS has_joined,
        CASE WHEN s.joined_at IS NULL AND s.call <> ALL(p.named) THEN p.heard_at END AS unnamed_at,
-       -- The carrier asked what follows the stream, and no agent had taken it.
+       -- The carrier requested what follows the stream, and no agent had taken it.
        coalesce(s.joined_at IS NULL AND cardinality(s.lost_pods) > 0, false) AS was_refused,
        coalesce(a.lead_id IS NOT NULL AND a.intent_at > b.stops_until, false) AS is_probe
 FROM attempts AS a
@@ -167,8 +166,8 @@ LEFT JOIN no_agent_brakes AS b ON b.merchant_id = a.merchant_id
 WHERE a.id = ANY($1::uuid[])
 
 -- name: retry_leads
--- The retry transaction: the only way back to BACKLOG. The new version makes every older grant and entry stale. A lead
--- that ended comes back when its agent spoke after the carrier, and then it has not ended.
+-- The retry transaction: the only way back to BACKLOG. The new version makes every older grant and entry stale. An ended lead
+-- comes back when its agent reported after the carrier: then it has not ended.
 WITH retried AS (
 UPDATE leads AS l
 SET status = 'BACKLOG', due_at = r.due_at, closes_at = r.closes_at, version = version + 1,
@@ -185,15 +184,15 @@ SELECT r.*, p.overflow_pool_id, p.overflow_after_s, CASE WHEN p.region_affinity 
 FROM retried AS r JOIN pools AS p ON p.id = r.pool_id
 
 -- name: revise_leads
--- What leads ended as, told again after their agents spoke. When they ended stays.
+-- Changed outcomes of leads whose agents reported late. The time of the end stays.
 UPDATE leads AS l
 SET outcome = f.outcome, outcome_reason = f.reason, version = version + 1, updated_at = clock_timestamp()
 FROM unnest($1::uuid[], $2::text[], $3::text[]) AS f (id, outcome, reason)
 WHERE l.id = f.id AND l.status = 'FINISHED'
 
 -- name: settle_costs
--- What calls cost takes the place of what was set aside for them, in the days in which they were begun. Days in one order,
--- after the attempts, as the intent takes them.
+-- The cost of calls replaces the money that was reserved for them, in the days in which they began. Days in one order, after
+-- the attempts, as in the intent.
 -- $1-$4 attempts, their costs, and the merchants and days that pay
 WITH cost AS (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::date[]) AS c (id, micros, merchant_id, day)
@@ -208,10 +207,10 @@ FROM noted AS n JOIN cost AS c ON c.id = n.id
 GROUP BY 1, 2 ORDER BY 1, 2
 ON CONFLICT (merchant_id, day) DO UPDATE SET spent_micros = d.spent_micros + EXCLUDED.spent_micros
 
--- name: take_up
--- Leads whose call we had given up on and that was made after all: they are being called. An attempt that was `absent` was not
--- counted, and cost a carrier error: it counts now, and did not. A lead that ended as UNKNOWN has not ended: the call's end
--- decides. Nothing is changed of a lead that has ended otherwise. The new version makes every entry and grant of its retry stale.
+-- name: reattach_leads
+-- Leads whose call was written off and had been placed after all: they are being called. An attempt that was `absent` was not
+-- counted, and cost a carrier error: now it counts, and costs none. A lead that ended as UNKNOWN has not ended: the call's end
+-- decides. A lead that has ended otherwise does not change. The new version makes every entry and grant of its retry stale.
 -- $1 leads  $2 1 where the attempt was absent, else 0
 UPDATE leads AS l
 SET status = 'PROCESSING', attempt_count = l.attempt_count + t.uncounted,
@@ -221,8 +220,8 @@ FROM unnest($1::uuid[], $2::smallint[]) AS t (id, uncounted)
 WHERE l.id = t.id AND (l.status = 'BACKLOG' OR (l.status = 'FINISHED' AND l.outcome = 'UNKNOWN'))
 
 -- name: unexplained
--- How often in a row leads were refused, or their calls never came about, for no known reason; and of several when the first
--- was sent. In a row: since the last call that a carrier took, and since somebody had the lead called again.
+-- How often in a row leads were refused, or their calls never placed, for no known reason; and of several when the first was
+-- sent. In a row: since the last call that a carrier accepted, and since a person had the lead called again.
 -- $1 leads
 SELECT q.lead_id, count(*) AS times, CASE WHEN count(*) > 1 THEN min(a.send_at) END AS first_at
 FROM unnest($1::uuid[]) AS q (lead_id)
@@ -234,12 +233,12 @@ WHERE (a.state = 'absent' OR (a.state = 'rejected' AND a.end_reason LIKE 'refuse
 GROUP BY q.lead_id
 
 -- name: unknown
--- An attempt of unknown fate, to ask its carrier once more.
+-- An attempt in state `unknown`, for one more query to its carrier.
 SELECT a.id, a.lead_id, a.state, a.carrier, a.account, a.carrier_call_id, a.to_phone, a.from_phone, a.intent_at, a.doubt_checks,
        false AS is_closed, extract(epoch FROM clock_timestamp() - a.intent_at)::float8 AS age_s
 FROM attempts AS a
 WHERE a.id = $1 AND a.state = 'unknown'
 
 -- name: write_results
--- What the carrier answered, many at once: migration 0035 says how it is guarded, and why it is a function.
+-- The carriers' responses, many at once: migration 0035 says how it is guarded, and why it is a function.
 SELECT id, state FROM attempts_answer($1, $2, $3, $4, $5)

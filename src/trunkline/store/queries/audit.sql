@@ -1,11 +1,11 @@
 -- name: insert
--- Who did what to whom, in the transaction that did it.
+-- An entry, in the transaction of the change.
 INSERT INTO audit_log (actor, action, subject, reason, details, reseller_id, merchant_id)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 
 -- name: list
--- Newest first: what a tenant may read. Filters are joined by "and". The area of an action, which is its first word, is
--- named apart: there is an index by it.
+-- Newest first: what a tenant may read. Filters are joined by "and". The area of an action, its first word, is a column of
+-- its own: there is an index by it.
 SELECT * FROM audit_log
 WHERE id < $3
   AND ($1::text IS NULL OR reseller_id = $1)
@@ -20,8 +20,8 @@ ORDER BY id DESC
 LIMIT $9
 
 -- name: list_between
--- What was done between two moments, newest first: that time is read whole, by its index, and then narrowed. In the order of
--- ids everything that was done since would be read first.
+-- Entries between two times, newest first: that range is read whole, by its index, and then filtered. In the order of ids all
+-- later entries would be read first.
 WITH span AS MATERIALIZED (
     SELECT * FROM audit_log WHERE at >= $7 AND at < $8
 )

@@ -1,12 +1,12 @@
 -- name: lock
--- Lock the circuit breakers of merchants, each with a row from now on, in the order of their names. Whoever counts does so
--- in a later statement: of two transactions that each add a call without an agent, the second one sees the first one's.
+-- Lock the circuit breakers of merchants, inserted if they are missing, in the order of their names. Counting comes in a later
+-- statement: of two transactions that each add a call without an agent, the second one sees the first one's.
 INSERT INTO no_agent_brakes AS b (merchant_id)
 SELECT DISTINCT m FROM unnest($1::text[]) AS m ORDER BY 1
 ON CONFLICT (merchant_id) DO UPDATE SET counts_from = b.counts_from
 
 -- name: release
--- A call of these merchants that began after their dials were stopped had its agent: all may be dialled again.
+-- A call of these merchants that began after their dials were stopped had its agent: dialling goes on.
 UPDATE no_agent_brakes AS b
 SET stops_until = NULL, counts_from = clock_timestamp()
 FROM (SELECT merchant_id FROM no_agent_brakes
@@ -17,9 +17,9 @@ RETURNING b.merchant_id
 
 -- name: trip
 -- Stop the dials of merchants of whose answered calls of the last $2 seconds more than $3, and more than the share $4, had no
--- agent. One that is tripped stays as it is: calls that rang when it tripped are no news. An overdialled call that found every agent
--- busy is left out: the merchant allows a share of these, and they end overdialling, not dialling, long before that. One that was
--- given an agent which then was not there counts as any other.
+-- agent. A tripped breaker stays as it is: calls that rang when it tripped do not trip it again. An overdialled call that
+-- found every agent busy is left out: the merchant allows a share of these, and they end overdialling, not dialling, long
+-- before that. One whose assigned agent did not come counts as any other.
 UPDATE no_agent_brakes AS b
 SET stops_until = clock_timestamp() + make_interval(secs => $5)
 FROM unnest($1::text[]) AS m (merchant_id)

@@ -1,5 +1,5 @@
 -- name: context
--- What an agent is told of the call it has, and what the agents before it had stored. A call that came in has no lead.
+-- The context of a call for its agent, and the state that earlier agents of it stored. An inbound call has no lead.
 SELECT a.id AS attempt_id, a.carrier_call_id AS call_id, a.direction, a.carrier, a.to_phone, a.from_phone, a.attempt_no,
        a.reseller_id, a.merchant_id, a.campaign_id, a.lead_id, l.request_id, l.payload, l.max_attempts, l.timezone,
        coalesce(s.turn, 0) AS turn, c.state
@@ -10,14 +10,14 @@ LEFT JOIN call_states AS c ON c.attempt_id = a.id
 WHERE a.id = $1
 
 -- name: get
--- What was reported of a call, to tell a repeated report from another one.
+-- The report on a call, to distinguish a repeated report from another one.
 SELECT disposition, opt_out, callback_at, transcript_ref, recording_ref, data
 FROM call_reports
 WHERE attempt_id = $1
 
 -- name: insert
--- The first report of an agent stands; a second one finds it there. Of two agents of one call the later one's counts: the
--- earlier was lost in the middle of it.
+-- The first report of an agent stays; a second one conflicts with it. Of two agents of one call the later one's counts: the
+-- earlier was lost during the call.
 INSERT INTO call_reports AS r (attempt_id, disposition, opt_out, callback_at, transcript_ref, recording_ref, data, turn)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (attempt_id) DO UPDATE
@@ -28,19 +28,19 @@ WHERE r.turn < excluded.turn
 RETURNING attempt_id
 
 -- name: join
--- An agent asks about its call or tells of it: so it took the call. Only the first time is written.
+-- An agent reads the context of its call or reports on it: so it took the call. Only the first time is written.
 UPDATE allocations SET joined_at = clock_timestamp() WHERE id = $1 AND joined_at IS NULL
 
 -- name: keep_recordings
--- Recordings that carriers told of, each once.
+-- The addresses of recordings, each once.
 INSERT INTO call_recordings (attempt_id, ref)
 SELECT * FROM unnest($1::uuid[], $2::text[])
 ORDER BY 1, 2
 ON CONFLICT DO NOTHING
 
 -- name: save_state
--- The last state that the agent of a call stored. An agent that lost the call to another one stores nothing: it would undo
--- what the other one has. $1 attempt  $2 its turn  $3 the state
+-- The last state that the agent of a call stored. An agent that lost the call to another one stores nothing: it would
+-- overwrite the other one's. $1 attempt  $2 its turn  $3 the state
 INSERT INTO call_states AS c (attempt_id, turn, state)
 SELECT a.id, $2, $3
 FROM attempts AS a

@@ -3,11 +3,11 @@
 SELECT *, clock_timestamp() AS now FROM campaigns WHERE merchant_id = $1 AND request_id = $2
 
 -- name: claim
--- One of them, until the transaction ends; no row if somebody else sees to it.
+-- One of them, locked until the transaction ends; no row if another process has it.
 SELECT *, clock_timestamp() AS now FROM campaigns WHERE id = $1 AND status <> 'STOPPED' FOR NO KEY UPDATE SKIP LOCKED
 
 -- name: edit
--- Change what was named of a locked campaign. Waiting leads are given it afterwards: see `give`.
+-- Change the named fields of a locked campaign. The keeper applies them to waiting leads afterwards: see `give`.
 -- $2 name  $3 pool  $4 priority  $5 attempts  $6, $7 whether the start was named, and it  $8, $9 likewise the end
 -- $10, $11 likewise the webhook
 UPDATE campaigns
@@ -19,12 +19,12 @@ WHERE id = $1
 RETURNING *, clock_timestamp() AS now
 
 -- name: fold_counts
--- Fold what is kept of the campaigns that changed: a row for each status and outcome, and for each of the last minutes,
--- which the pace is read from. Nothing is done while fewer than $1 rows wait. Each row is taken by one and put back in
--- the same statement: whoever reads meanwhile sees the sum once.
+-- Fold the counts of campaigns that changed: a row for each status and outcome, and for each of the last minutes, from which
+-- the pace is read. Nothing is done while fewer than $1 rows wait. One statement deletes rows and inserts their sum:
+-- concurrent readers see each count once.
 WITH fresh AS MATERIALIZED (
     SELECT campaign_id, merchant_id FROM campaign_counts WHERE NOT is_folded ORDER BY at LIMIT $2
-), taken AS (
+), deleted AS (
     DELETE FROM campaign_counts
     WHERE ctid = ANY (ARRAY(
         SELECT c.ctid FROM campaign_counts AS c
@@ -37,11 +37,11 @@ WITH fresh AS MATERIALIZED (
     SELECT campaign_id, merchant_id,
            CASE WHEN at > clock_timestamp() - interval '11 minutes' THEN date_trunc('minute', at) ELSE '-infinity' END,
            status, outcome, sum(leads), sum(attempts), sum(tried), min(first_finished_at), max(last_finished_at), true
-    FROM taken
+    FROM deleted
     GROUP BY 1, 2, 3, 4, 5
     HAVING sum(leads) <> 0 OR sum(attempts) <> 0 OR sum(tried) <> 0
 )
-SELECT count(*) FROM taken
+SELECT count(*) FROM deleted
 
 -- name: get
 -- A campaign that the tenant may see.
@@ -49,34 +49,34 @@ SELECT *, clock_timestamp() AS now FROM campaigns
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 
 -- name: give
--- Give some waiting leads what was edited, where they still have what they were given: a row of the upload that named a
--- priority of its own keeps it. They are locked in id order; one that a dialer holds is left for the next time.
+-- Apply edited fields to some waiting leads, where they still have the campaign's former values: a row of the upload with a
+-- priority of its own keeps it. They are locked in id order; one that a dialer has locked is left for the next time.
 -- $1 campaign  $2 merchant  $3 how many  $4, $5, $6 pool, priority and attempts before  $7, $8, $9 and now
-WITH found AS MATERIALIZED (
+WITH candidates AS MATERIALIZED (
     SELECT id FROM leads
     WHERE campaign_id = $1 AND merchant_id = $2 AND status IN ('BACKLOG', 'PROCESSING')
       AND ((pool_id = $4 AND $4 <> $7) OR (priority = $5 AND $5 <> $8) OR (max_attempts = $6 AND $6 <> $9))
     ORDER BY id
     LIMIT $3
     FOR NO KEY UPDATE SKIP LOCKED
-), given AS (
+), updated AS (
     UPDATE leads AS l
     SET pool_id = CASE WHEN pool_id = $4 THEN $7 ELSE pool_id END,
         priority = CASE WHEN priority = $5 THEN $8 ELSE priority END,
         max_attempts = CASE WHEN max_attempts = $6 THEN $9 ELSE max_attempts END,
         version = CASE WHEN status = 'BACKLOG' THEN version + 1 ELSE version END, updated_at = clock_timestamp()
-    FROM found AS f
+    FROM candidates AS f
     WHERE l.id = f.id
     RETURNING l.id
 )
-SELECT (SELECT count(*) FROM given) AS given, EXISTS (
+SELECT (SELECT count(*) FROM updated) AS updated, EXISTS (
     SELECT FROM leads
     WHERE campaign_id = $1 AND merchant_id = $2 AND status IN ('BACKLOG', 'PROCESSING')
       AND ((pool_id = $4 AND $4 <> $7) OR (priority = $5 AND $5 <> $8) OR (max_attempts = $6 AND $6 <> $9))
-      AND id NOT IN (SELECT id FROM given)) AS more
+      AND id NOT IN (SELECT id FROM updated)) AS more
 
 -- name: given
--- All leads have what was edited.
+-- All leads have the edited fields.
 UPDATE campaigns
 SET given_pool_id = pool_id, given_priority = priority, given_max_attempts = max_attempts
 WHERE id = $1
@@ -96,14 +96,14 @@ RETURNING *, clock_timestamp() AS now
 SELECT campaign_is_done($1, $2)
 
 -- name: layers
--- Every layer of calling policy that holds for a campaign, from the platform's to its own, as documents.
+-- Every layer of calling policy that applies to a campaign, from the platform's to its own, as documents.
 SELECT ARRAY[(SELECT policy::text FROM policies WHERE scope = 'platform' AND subject = ''),
              (SELECT policy::text FROM policies WHERE scope = 'reseller' AND subject = $1),
              (SELECT policy::text FROM policies WHERE scope = 'merchant' AND subject = $2),
              (SELECT policy::text FROM policies WHERE scope = 'campaign' AND subject = $2 || '/' || $3::uuid)]
 
 -- name: list
--- Campaigns of a tenant, newest first, with how many leads each has and how many of them have finished, from what is kept of it.
+-- Campaigns of a tenant, newest first, with the number of their leads and of the finished ones, from the folded counts.
 WITH page AS (
     SELECT *, clock_timestamp() AS now FROM campaigns
     WHERE id < $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
@@ -122,13 +122,13 @@ CROSS JOIN LATERAL (
 ORDER BY page.id DESC
 
 -- name: lock
--- A campaign that the tenant may change, held until the transaction ends.
+-- A campaign that the tenant may change, locked until the transaction ends.
 SELECT *, clock_timestamp() AS now FROM campaigns
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 FOR NO KEY UPDATE
 
 -- name: move
--- A locked campaign's next status. The first start and the end are remembered.
+-- A locked campaign's next status. The first start and the end are recorded.
 UPDATE campaigns
 SET status = $2, stop_reason = coalesce($3, stop_reason), stop_hangs_up = stop_hangs_up OR $4,
     started_at = CASE WHEN $2 = 'RUNNING' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
@@ -139,8 +139,9 @@ WHERE id = $1
 RETURNING *, clock_timestamp() AS now
 
 -- name: progress
--- How far a campaign is, from what is kept of it: by status and outcome, with their attempts and those that ended within
--- the last ten minutes, or since it runs ($4; what is kept is folded by the minute). When the next one is due is asked of the index of each pool that its leads may wait in.
+-- The progress of a campaign, from its folded counts: by status and outcome, with their attempts and those that ended within
+-- the last ten minutes, or since it runs ($4; counts are folded by the minute). The next due time is read from the index of
+-- each pool that its leads may wait in.
 SELECT c.status, c.outcome, sum(c.leads)::bigint AS leads, sum(c.attempts)::bigint AS attempts,
        coalesce(sum(c.leads) FILTER (WHERE c.status = 'FINISHED' AND c.at > clock_timestamp() - interval '10 minutes'
                                          AND ($4::timestamptz IS NULL OR c.at >= date_trunc('minute', $4))),
@@ -162,17 +163,17 @@ GROUP BY c.status, c.outcome
 HAVING sum(c.leads) <> 0
 
 -- name: sample
--- A person whom a campaign has yet to call, to ask when its windows are open. In the order of the whole key (see
--- `leads/list_by_merchant`): by the primary key, everybody who has finished would be read first.
+-- A lead that a campaign has yet to call, to compute when its windows are open. In the order of the whole key (see
+-- `leads/list_by_merchant`): by the primary key, all finished leads would be read first.
 SELECT phone, timezone FROM leads
 WHERE campaign_id = ANY(ARRAY[$1::uuid]) AND merchant_id = $2 AND status = ANY(ARRAY['BACKLOG'])
 ORDER BY campaign_id, status, id
 LIMIT 1
 
 -- name: unsettled
--- Campaigns that somebody has to do something about: their end has come, they are being stopped, an edit has not reached
--- their leads, they should be held back and are not, nobody of theirs is left to call, or somebody came while they were
--- being completed: an upload may have been open that long.
+-- Campaigns with work for the keeper: their end has come, they are being stopped, an edit has not reached their leads, they
+-- should have a stop and have none, none of their leads is left to call, or a lead came while they were being completed: an
+-- upload may have been open that long.
 SELECT c.id
 FROM campaigns AS c
 WHERE c.status NOT IN ('STOPPED', 'COMPLETED')
@@ -193,9 +194,8 @@ ORDER BY id
 LIMIT $1
 
 -- name: waiting
--- Some leads of a campaign that have not ended and whose end nobody has asked for, in the order in which leads are locked.
--- Each part in the order of the whole key (see `leads/list_by_merchant`): by the primary key, everybody who has finished
--- would be read first.
+-- Some leads of a campaign that have neither ended nor been cancelled, in the order in which leads are locked. Each part in
+-- the order of the whole key (see `leads/list_by_merchant`): by the primary key, all finished leads would be read first.
 SELECT id FROM (
     (SELECT id FROM leads
      WHERE campaign_id = ANY(ARRAY[$1::uuid]) AND merchant_id = $2 AND status = ANY(ARRAY['BACKLOG'])
@@ -205,6 +205,6 @@ SELECT id FROM (
      WHERE campaign_id = ANY(ARRAY[$1::uuid]) AND merchant_id = $2 AND status = ANY(ARRAY['PROCESSING'])
        AND cancel_requested_at IS NULL
      ORDER BY campaign_id, status, id LIMIT $3)
-) AS found
+) AS unended
 ORDER BY id
 LIMIT $3

@@ -1,14 +1,14 @@
 -- name: claim
--- Accounts whose calls of a past stretch of time are to be read for their prices, by one process at a time: of these carriers, and
--- with calls that we know of. One that is new here begins now. At most an hour is read at once.
+-- Accounts whose ended calls of a period are to be read for their prices, by one process at a time: of these carriers, and
+-- with attempts of ours. A new account begins now. At most an hour is read at once.
 -- $1 carriers  $2 lags in seconds  $3 lease in seconds
-WITH wanted AS (
+WITH periods AS (
     SELECT l.carrier, l.account, lag.lag_s
     FROM account_looks AS l CROSS JOIN unnest($2::int[]) AS lag (lag_s)
     WHERE l.carrier = ANY($1::text[])
-), known AS (
+), inserted AS (
     INSERT INTO cost_readings (carrier, account, lag_s, read_to)
-    SELECT carrier, account, lag_s, clock_timestamp() - make_interval(secs => lag_s) FROM wanted ORDER BY 1, 2, 3
+    SELECT carrier, account, lag_s, clock_timestamp() - make_interval(secs => lag_s) FROM periods ORDER BY 1, 2, 3
     ON CONFLICT DO NOTHING
 ), due AS (
     SELECT r.carrier, r.account, r.lag_s
@@ -25,12 +25,12 @@ RETURNING r.carrier, r.account, r.lag_s, r.read_to AS since,
           least(clock_timestamp() - make_interval(secs => r.lag_s), r.read_to + interval '1 hour') AS until
 
 -- name: done
--- The stretch was read to its end; without $4 it was not, and is read again.
+-- The period was read to its end; without $4 it was not, and is read again.
 UPDATE cost_readings SET leased_until = NULL, read_to = coalesce($4, read_to)
 WHERE carrier = $1 AND account = $2 AND lag_s = $3
 
 -- name: keep
--- Prices that a carrier told of calls of ours. The first figure stays: a later one is a correction of the bill, not of the call.
+-- Prices that a carrier reported of calls of ours. The first figure stays: a later one corrects the bill, not the call.
 -- $1 carrier  $2-$4 call ids, micros, currencies
 UPDATE attempts AS a
 SET carrier_cost_micros = c.micros, carrier_cost_currency = c.currency

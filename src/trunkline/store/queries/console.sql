@@ -1,9 +1,9 @@
 -- name: is_spent
--- Was it used, or signed out?
+-- Was the link used, or the session ended?
 SELECT EXISTS (SELECT FROM console_spent WHERE id = $1)
 
 -- name: spend
--- Spend it; no row if somebody has. What would have ended by now is forgotten, a little at a time.
+-- Mark it as used; no row if it was. Expired ones are deleted, a few at a time.
 WITH forgotten AS (
     DELETE FROM console_spent WHERE id IN (
         SELECT id FROM console_spent WHERE until < clock_timestamp() ORDER BY until LIMIT 100 FOR UPDATE SKIP LOCKED)

@@ -1,16 +1,16 @@
 -- name: advance
--- One beat further, from the place where the caller knows the database to be, and from no other: counting on from an
--- earlier place would hide that it was restored. Or past everything that anybody remembers ($3), so that a restore is noticed
--- once: the first to say so does it.
+-- One beat further, from the beat that the caller has seen, and from no other: counting on from an earlier one would hide
+-- that the database was restored. Or past every beat that any process has seen ($3), so that a restore is found once: by the
+-- first process that reports it.
 UPDATE continuity SET beat = greatest(beat, $3) + 1, beat_at = clock_timestamp()
 WHERE installation = $1 AND beat = $2
 RETURNING beat
 
 -- name: begin
--- The first start of an installation gives it its name. A copy keeps the name, which is how it is recognised.
+-- The first start of an installation names it. A copy keeps the name, and is recognised by it.
 UPDATE continuity SET installation = gen_random_uuid(), beat = 1, beat_at = clock_timestamp()
 WHERE installation IS NULL
 
 -- name: is_empty
--- Is there nobody whom this database could ring: no lead, and no reminder to make one from?
+-- Has this database no lead to call, and no reminder to make one from?
 SELECT NOT EXISTS (SELECT FROM leads) AND NOT EXISTS (SELECT FROM reminders)

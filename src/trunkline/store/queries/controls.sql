@@ -1,5 +1,5 @@
 -- name: campaign_owner
--- The merchant of a campaign, if the tenant may see it: a campaign that was made, or one that only its leads name.
+-- The merchant of a campaign, if the tenant may see it: a stored campaign, or one that only its leads name.
 SELECT reseller_id, merchant_id FROM (
     (SELECT 1 AS nth, reseller_id, merchant_id FROM campaigns WHERE id = $3)
     UNION ALL
@@ -13,22 +13,22 @@ ORDER BY nth
 LIMIT 1
 
 -- name: forget_over
--- Rows that say nothing any more.
+-- Rows without effect.
 DELETE FROM controls WHERE ends_at + make_interval(secs => ramp_s) <= clock_timestamp()
 
 -- name: get
--- What is in force for one subject, of every level.
+-- The controls of one subject, of every level.
 SELECT *, clock_timestamp() AS seen_at FROM controls
 WHERE scope = $1 AND subject = $2
   AND (ends_at IS NULL OR ends_at + make_interval(secs => ramp_s) > clock_timestamp())
 
 -- name: in_force
--- Everything that is stopped, or still growing back after a stop.
+-- Every stop, and every ramp after one.
 SELECT *, clock_timestamp() AS seen_at FROM controls
 WHERE ends_at IS NULL OR ends_at + make_interval(secs => ramp_s) > clock_timestamp()
 
 -- name: list
--- What stops a tenant or somebody below it, by scope and subject: its own, its reseller's, the platform's.
+-- Controls that affect a tenant or those below it, by scope and subject: its own, its reseller's, the platform's.
 SELECT *, clock_timestamp() AS seen_at FROM controls
 WHERE concat_ws(' ', scope, subject, set_by) > $3
   AND (ends_at IS NULL OR ends_at + make_interval(secs => ramp_s) > clock_timestamp())
@@ -39,34 +39,33 @@ ORDER BY concat_ws(' ', scope, subject, set_by)
 LIMIT $5
 
 -- name: may_start
--- Asked inside the transaction of an intent, where no process's view can be late: is starting calls allowed at all, and
--- is this the database that the caller knows ($1), or an earlier moment of it?
+-- Checked inside the transaction of an intent, where no process's view can be late: may calls start at all, and is this the
+-- database that the caller has seen ($1), and not an earlier state of it?
 SELECT c.beat >= $2 AND c.installation = $1 AND NOT EXISTS (
            SELECT FROM controls
            WHERE scope IN ('kill_switch', 'promoter') AND (ends_at IS NULL OR ends_at > clock_timestamp()))
 FROM continuity c
 
 -- name: poll
--- What every process asks twice a second, in one row: did a control or a flag change, how far has the database come,
--- and what time is it?
+-- Polled by every process twice a second, in one row: the versions of controls and flags, the database's beat, and its time.
 SELECT v.controls AS controls_version, v.flags AS flags_version, c.installation, c.beat, c.beat_at,
        clock_timestamp() AS now
 FROM control_versions v CROSS JOIN continuity c
 
 -- name: raise_version
--- Said before a change, in its transaction: changes queue up here, so numbers become visible in their order.
+-- Runs before a change, in its transaction: changes queue up here, so versions become visible in their order.
 UPDATE control_versions SET controls = controls + 1
 
 -- name: resume
--- End a stop now. Its row stays until the subject has grown back to its full pace.
+-- End a stop now. Its row stays until the ramp has reached the full pace.
 UPDATE controls
 SET reason = $4, changed_by = $5, changed_at = clock_timestamp(), ends_at = clock_timestamp(), ramp_s = $6
 WHERE scope = $1 AND subject = $2 AND set_by = $3 AND (ends_at IS NULL OR ends_at > clock_timestamp())
 RETURNING *, clock_timestamp() AS seen_at
 
 -- name: stop
--- Stop a subject, or change the stop it is under. It has been stopped since it was first stopped.
--- The end is a moment ($6) or a time from now ($7), by this server's clock.
+-- Stop a subject, or change its stop. `stopped_at` stays that of the first stop.
+-- The end is a time ($6) or a delay from now ($7), by this server's clock.
 INSERT INTO controls AS c (scope, subject, set_by, reason, changed_by, ends_at, ramp_s, reseller_id, merchant_id)
 VALUES ($1, $2, $3, $4, $5, coalesce($6, clock_timestamp() + make_interval(secs => $7)), $8, $9, $10)
 ON CONFLICT (scope, subject, set_by) DO UPDATE

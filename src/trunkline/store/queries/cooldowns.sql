@@ -1,7 +1,8 @@
 -- name: begin
--- A carrier refused a call for our sake. A cooldown that exists keeps its probe and its time, and learns the newest cause. One
+-- A carrier refused a call because of us. An existing cooldown keeps its probe and its time, and gets the newest cause. One
 -- that only waited for a proof begins now.
--- $1 scopes  $2 subjects  $3 carriers  $4 accounts  $5 codes  $6 causes  $7 whether the calls were taken first  $8 first wait
+-- $1 scopes  $2 subjects  $3 carriers  $4 accounts  $5 codes  $6 causes  $7 whether the calls were accepted first
+-- $8 first wait
 INSERT INTO cooldowns AS c (scope, subject, carrier, account, code, why, began_at, refused_at, opens_at, needs_ringing)
 SELECT r.scope, r.subject, r.carrier, r.account, r.code, r.why, statement_timestamp(), statement_timestamp(),
        statement_timestamp() + make_interval(secs => $8), r.needs_ringing
@@ -15,8 +16,8 @@ SET code = EXCLUDED.code, why = EXCLUDED.why, refused_at = EXCLUDED.refused_at,
 RETURNING scope, subject, code, why, began_at, opens_at
 
 -- name: count_unreachable
--- How many processes lately failed to reach an account, with no call taken since. What a process that is gone said of itself is
--- forgotten on the way.
+-- How many processes recently failed to reach an account, with no accepted call since. Rows of processes that are gone are
+-- deleted on the way.
 -- $1 carrier  $2 account
 WITH old AS (
     DELETE FROM cooldowns WHERE scope = 'process' AND refused_at < clock_timestamp() - interval '1 hour'
@@ -27,16 +28,16 @@ WHERE c.scope = 'process' AND c.carrier = $1 AND c.account = $2
   AND c.refused_at > coalesce((SELECT h.taken_at FROM carrier_health AS h WHERE h.carrier = $1 AND h.account = $2),
                               '-infinity')
 
--- name: end_taken
--- Cooldowns whose probe an intent found taken. Another probe may have been named since it was read: then it stays.
+-- name: end_accepted
+-- Cooldowns whose probe an intent found accepted. Another probe may have been named since it was read: then it stays.
 -- $1 scopes  $2 subjects  $3 probes
 DELETE FROM cooldowns AS c USING unnest($1::text[], $2::text[], $3::uuid[]) AS t (scope, subject, probe)
 WHERE c.scope = t.scope AND c.subject = t.subject AND c.probe = t.probe
 RETURNING c.scope, c.subject
 
--- name: holding
--- What holds up the calls of an account, or of one of its numbers to one country: for somebody who asks why. A process that
--- cannot reach the carrier is told of for as long as it tries.
+-- name: active
+-- The cooldowns that apply to the calls of an account, or of one of its numbers to one country: for display. A process that
+-- cannot reach the carrier is listed for as long as it tries.
 -- $1 carrier  $2 account  $3 number  $4 country, '' for all
 SELECT c.scope, c.subject, c.code, c.why, c.began_at, c.refused_at, c.opens_at, c.probes,
        a.state IN ('dialing', 'in_doubt') AS is_probing
@@ -48,8 +49,8 @@ WHERE c.carrier = $1 AND c.account = $2 AND c.refused_at IS NOT NULL
 ORDER BY c.began_at
 
 -- name: name_probes
--- Last step of an intent: the attempts that went in as probes, by scope and subject. Under the lock of their account, so there
--- is one at a time over all processes.
+-- Last step of an intent: the attempts that were inserted as probes, by scope and subject. Under the lock of their account, so
+-- there is one at a time over all processes.
 -- $1 scopes  $2 subjects  $3 carriers  $4 accounts  $5 probes  $6 how many there were  $7 not before then the next
 INSERT INTO cooldowns AS c (scope, subject, carrier, account, code, probe, probes, opens_at)
 SELECT p.scope, p.subject, p.carrier, p.account, 'unproven', p.probe, p.probes, p.opens_at
@@ -59,12 +60,12 @@ ORDER BY p.scope, p.subject
 ON CONFLICT (scope, subject) DO UPDATE
 SET probe = EXCLUDED.probe, probes = EXCLUDED.probes, opens_at = EXCLUDED.opens_at
 
--- name: note_taken
--- Accounts took calls: they are known to work, and cooldowns whose probes were among these calls are over. Where a carrier
--- takes calls and fails them later, the ringing decides, and the next intent reads it. A process whose call was taken reaches
--- the carrier, whichever call it was.
--- $1 carriers  $2 accounts  $3 probes that were taken  $4 cooldowns of the process that they were taken from
-WITH known AS (
+-- name: note_accepted
+-- Accounts accepted calls: they are proven, and cooldowns whose probes were among these calls are over. Where a carrier
+-- accepts calls and fails them later, the ringing decides, and the next intent reads it. A process whose call was accepted
+-- reaches the carrier, whichever call it was.
+-- $1 carriers  $2 accounts  $3 accepted probes  $4 cooldowns of the process that they were sent from
+WITH proven AS (
     INSERT INTO carrier_health AS h (carrier, account, taken_at)
     SELECT t.carrier, t.account, clock_timestamp() FROM unnest($1::text[], $2::text[]) AS t (carrier, account)
     ORDER BY t.carrier, t.account
@@ -76,8 +77,8 @@ WHERE (c.probe = ANY($3::uuid[]) AND NOT c.needs_ringing) OR (c.scope = 'process
 RETURNING c.scope, c.subject
 
 -- name: note_unexplained
--- Leads were refused with a code that is in no table: how many people met it in a row, with no call taken between. One lead of
--- each is kept: somebody who waits as three leads is one person.
+-- Leads were refused with a code in no table: how many people met it in a row, with no accepted call between. One lead of each
+-- counts: a person with three waiting leads is one person.
 -- $1 carrier  $2 account  $3 code  $4 leads
 INSERT INTO carrier_health AS h (carrier, account, unexplained_code, unexplained)
 VALUES ($1, $2, $3, ARRAY(SELECT DISTINCT ON (l.phone) l.id FROM leads AS l
@@ -92,8 +93,8 @@ SET unexplained_code = EXCLUDED.unexplained_code,
 RETURNING cardinality(unexplained)
 
 -- name: renew_account
--- An account has other credentials, or another address: whatever was known of it is not known of these. It begins with a probe
--- when every process has read the change.
+-- An account has other credentials, or another address: earlier evidence does not apply to these. It begins with a probe when
+-- every process has read the change.
 -- $1 carrier  $2 account  $3 seconds until then
 WITH health AS (
     DELETE FROM carrier_health WHERE carrier = $1 AND account = $2
@@ -112,7 +113,7 @@ SELECT scope, subject FROM others UNION ALL SELECT scope, subject FROM own
 
 -- name: resting
 -- Numbers that may not dial before a time, for the match: those of a cooldown whose next probe is not due. One whose probe is
--- under way, or was not sent after all, is left to the intent: it is decided any moment.
+-- in flight, or was not sent after all, is left to the intent: it may be decided at any time.
 SELECT n.id, max(c.opens_at) AS until
 FROM cooldowns AS c
 LEFT JOIN attempts AS a ON a.id = c.probe
@@ -123,7 +124,7 @@ WHERE c.scope IN ('account', 'number') AND c.opens_at > clock_timestamp()
 GROUP BY n.id
 
 -- name: taken_at
--- When accounts last took a call.
+-- When accounts last accepted a call.
 -- $1 carriers  $2 accounts
 SELECT h.carrier, h.account, h.taken_at FROM carrier_health AS h
 JOIN unnest($1::text[], $2::text[]) AS q (carrier, account) ON q.carrier = h.carrier AND q.account = h.account

@@ -1,11 +1,11 @@
--- name: of_lead
+-- name: history
 -- Why a lead was not called, newest first.
 SELECT reason, subject, times, first_at, last_at, until FROM decisions WHERE lead_id = $1 ORDER BY last_at DESC
 
 -- name: standing
--- A lead as the gates see it, without a lock: what the intent would read of it now, and what stands around it.
--- Its numbers are those of its pool and of the pool it may move to. The one that it could best be dialled from stands for all
--- of them: not stopped, not refused by its carrier, then with a free channel.
+-- A lead as the gates see it, without a lock: what the intent would read now, and its surroundings. Its numbers are those of
+-- its pool and of its overflow pool. The best one to dial from stands for all of them: not stopped, not in a cooldown, then
+-- with a free channel.
 SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts, l.due_at,
        l.closes_at, l.expires_at, l.status, l.outcome, l.outcome_reason, l.pool_id, o.overflow_pool_id,
        least(m.max_concurrent, b.live_max) AS merchant_max_concurrent, l.no_agent_count, b.opens_at AS agents_from,
@@ -19,7 +19,7 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
         WHERE a.lead_id = l.id AND a.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')) AS live_attempt,
        n.id AS number_id, n.e164, n.max_channels, n.starts_per_s, n.number_pool_id,
        pool.numbers, pool.usable, pool.free, pool.unpaired,
-       -- As the intent asks: another system has called it, or still does.
+       -- As in the intent: another system has called it, or still does.
        EXISTS (SELECT FROM cutovers AS c
                WHERE c.merchant_id = l.merchant_id AND l.due_at < coalesce(c.since, 'infinity')) AS is_cut_over
 FROM leads AS l
@@ -67,8 +67,8 @@ LEFT JOIN LATERAL no_agent_brake(l.merchant_id) AS b ON true
 WHERE l.id = $3 AND ($1::text IS NULL OR l.reseller_id = $1) AND ($2::text IS NULL OR l.merchant_id = $2)
 
 -- name: stops
--- What is stopped of a lead: the platform, its reseller, its merchant, its campaign; and of the numbers that it could be
--- dialled from. Those that last longest come first.
+-- The stops of a lead: the platform, its reseller, its merchant, its campaign; and of the numbers that it could be dialled
+-- from. Those that last longest come first.
 -- $1 reseller  $2 merchant  $3 merchant/campaign  $4-$5 its pools
 SELECT c.scope, c.set_by, c.reason, c.changed_by, c.ends_at
 FROM controls AS c

@@ -1,7 +1,7 @@
 -- name: add
--- Put phones on a list. One that is on it already gets the new reason and end; `is_new` tells them apart.
--- $1 ids  $2 phones  $3 reseller  $4 merchant  $5 reason  $6 end  $7 who
-WITH known AS MATERIALIZED (
+-- Put phones on a list. One that is on it already gets the new reason and end; `is_new` distinguishes them.
+-- $1 ids  $2 phones  $3 reseller  $4 merchant  $5 reason  $6 end  $7 actor
+WITH existing AS MATERIALIZED (
     SELECT phone FROM do_not_call
     WHERE phone = ANY($2::text[]) AND coalesce(reseller_id, '') = coalesce($3, '')
       AND coalesce(merchant_id, '') = coalesce($4, '')
@@ -14,7 +14,7 @@ WITH known AS MATERIALIZED (
     SET reason = EXCLUDED.reason, expires_at = EXCLUDED.expires_at
     RETURNING d.*
 )
-SELECT a.*, k.phone IS NULL AS is_new FROM added AS a LEFT JOIN known AS k ON k.phone = a.phone
+SELECT a.*, k.phone IS NULL AS is_new FROM added AS a LEFT JOIN existing AS k ON k.phone = a.phone
 
 -- name: get
 -- One entry, if it is the tenant's own or below it.
@@ -30,5 +30,5 @@ ORDER BY id DESC
 LIMIT $5
 
 -- name: remove
--- Somebody may be called again.
+-- The person may be called again.
 DELETE FROM do_not_call WHERE id = $1

@@ -1,7 +1,7 @@
 -- name: bounds
--- First in the transaction of a walk: a time-out, and how the next statements are planned. It ends with the transaction, so
--- a pooler's next client does not inherit it. Plans are made once for a connection, often while the tables are small: so
--- the planner is left one way, row by row in the order of an index, and that stays right however the tables grow.
+-- First in the transaction of a walk: a time-out, and how the next statements are planned. It ends with the transaction, so a
+-- pooler's next client does not inherit it. Plans are made once for a connection, often while the tables are small: so the
+-- planner is left one way, row by row in the order of an index, which stays right however the tables grow.
 -- $1 the time-out in ms
 SELECT set_config('statement_timeout', $1::text, true), set_config('plan_cache_mode', 'force_generic_plan', true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
@@ -9,13 +9,13 @@ SELECT set_config('statement_timeout', $1::text, true), set_config('plan_cache_m
        set_config('enable_sort', 'off', true), set_config('jit', 'off', true)
 
 -- name: channels
--- The next numbers of each pool, after the given one and round to it again, each with some channels that nobody holds. A
--- number that is stopped, resting or not active has none. Nothing is locked: the index of channels decides.
--- At most 64 channels of a number are looked at; of more than that, as many in a row from anywhere, so that each is found
--- some time. Filters come after the limit: how many numbers are read depends on nothing but $3. The orders, and keys
--- that are compared instead of equal, leave one index each: others seem as good while the tables are small.
+-- The next numbers of each pool, after the given one and round to it again, each with some free channels. A number that is
+-- stopped, in a cooldown or not active has none. Nothing is locked: the index of channels decides.
+-- At most 64 channels of a number are checked; of more than that, as many in a row from a random start, so that each is found
+-- some time. Filters come after the limit: how many numbers are read depends on nothing but $3. The orders, and keys that are
+-- compared instead of equal, leave one index each: others seem as good while the tables are small.
 -- $1 pools  $2 the last number of each  $3 numbers of each pool  $4 channels of each number
--- $5 numbers set aside  $6 numbers whose accounts rest  $7 accounts that are left out: carrier/account
+-- $5 deferred numbers  $6 numbers whose accounts are deferred  $7 accounts that are left out: carrier/account
 WITH resting AS MATERIALIZED (
     SELECT r.carrier, r.account FROM unnest($6::uuid[]) AS of (id)
     CROSS JOIN LATERAL (SELECT carrier, account FROM numbers WHERE id >= of.id AND id <= of.id ORDER BY id LIMIT 1) AS r
@@ -27,9 +27,9 @@ SELECT p.pool_id, n.id AS number_id,
                                    AND (c.ends_at IS NULL OR c.ends_at > clock_timestamp()))
                  AND NOT EXISTS (SELECT FROM controls AS c WHERE c.scope = 'carrier' AND c.subject = n.carrier
                                    AND (c.ends_at IS NULL OR c.ends_at > clock_timestamp()))
-            THEN ARRAY(SELECT line.no
-                       FROM generate_series(n.first_no, least(n.first_no + 63, n.max_channels)) AS line (no)
-                       WHERE line.no <> ALL(ARRAY(
+            THEN ARRAY(SELECT channel.no
+                       FROM generate_series(n.first_no, least(n.first_no + 63, n.max_channels)) AS channel (no)
+                       WHERE channel.no <> ALL(ARRAY(
                            SELECT a.channel_no FROM attempts AS a
                            WHERE a.number_id = n.id AND a.holds_channel
                              AND a.channel_no BETWEEN n.first_no AND n.first_no + 63
@@ -49,10 +49,10 @@ CROSS JOIN LATERAL (
 
 -- name: flows
 -- The next flows of each pool, after the given one, in their own order, each with the oldest of its due leads that may be
--- taken. A flow that is stopped shows none, and neither does one of which nothing is due. Jumps from flow to flow in the
--- index, so what is read depends on $4 and on how many leads of a flow are set aside, never on how many wait. Whether a
--- flow is stopped is asked once for it, apart from its leads: asked beside them, it would be asked for each. Whether a lead
--- is due is asked of the first one alone: asked of all, a flow of which none is due would be read to its end.
+-- taken. A stopped flow has none, and neither has one without a due lead. Jumps from flow to flow in the index, so the cost
+-- depends on $4 and on how many leads of a flow are deferred, never on how many wait. Whether a flow is stopped is evaluated
+-- once, apart from its leads: beside them, it would be evaluated for each. Whether a lead is due is evaluated for the first
+-- one alone: for all, a flow without a due lead would be read to its end.
 -- $1 pools  $2-$3 the last flow of each: merchant, campaign  $4 flows of each pool  $5 leads that are not to be taken
 SELECT p.pool_id, f.merchant_id, f.campaign, f.reseller_id, head.id, head.version, head.due_at,
        (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS granted_ms
@@ -89,8 +89,8 @@ LEFT JOIN LATERAL (
     WHERE first.due_at <= clock_timestamp()) AS head ON true
 
 -- name: pools
--- The next pools in which leads wait, after the given one and round to it again. Jumps from pool to pool in the index: a
--- pool of a million leads costs one step, like a pool of one. While everything is stopped there is none.
+-- The next pools with waiting leads, after the given one and round to it again. Jumps from pool to pool in the index: a pool
+-- of a million leads costs one step, like a pool of one. While everything is stopped there is none.
 -- The second part of the step begins anew at the first pool; it gives a row only if the first part has none.
 -- $1 the last pool, or ''  $2 how many
 WITH RECURSIVE walk AS (

@@ -1,21 +1,21 @@
 -- name: delete
--- Back to the default that the code has for it.
+-- Back to the default of the code.
 DELETE FROM flags WHERE name = $1 RETURNING *
 
 -- name: get
--- One flag, if somebody has set it.
+-- One flag, if it is set.
 SELECT * FROM flags WHERE name = $1
 
 -- name: list
--- Every flag that somebody has set.
+-- Every flag that is set.
 SELECT * FROM flags ORDER BY name
 
 -- name: raise_version
--- Said before a change, in its transaction: changes queue up here, so numbers become visible in their order.
+-- Runs before a change, in its transaction: changes queue up here, so versions become visible in their order.
 UPDATE control_versions SET flags = flags + 1
 
 -- name: set
--- A flag as it is from now on, whole.
+-- Set a flag, whole.
 INSERT INTO flags AS f (name, enabled, percentage, resellers, merchants, reason, changed_by, version)
 SELECT $1, $2, $3, $4, $5, $6, $7, v.flags FROM control_versions AS v
 ON CONFLICT (name) DO UPDATE

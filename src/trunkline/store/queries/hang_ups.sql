@@ -1,7 +1,6 @@
 -- name: claim
--- Calls that shall end and whose carrier has to be asked now. Taking one pushes its moment on, which is the lease: if the
--- asker dies, the next one comes by after $2 seconds. A call that nobody knows yet has no id to ask for; one that is over
--- needs none.
+-- Calls to be hung up whose carrier has to be asked now. A claim moves the time on, which is the lease: if the process dies,
+-- the next one asks after $2 seconds. A call without a call id cannot be asked for yet; one that has ended need not be.
 UPDATE attempts AS a
 SET hang_up_at = clock_timestamp() + make_interval(secs => $2)
 FROM (SELECT id FROM attempts
@@ -11,8 +10,8 @@ FROM (SELECT id FROM attempts
 WHERE a.id = due.id
 RETURNING a.id, a.lead_id, a.carrier, a.account, a.carrier_call_id, a.state
 
--- name: later
--- When to ask again. NULL: there is nothing left to ask for.
+-- name: reschedule
+-- When to ask again. NULL: never.
 UPDATE attempts AS a
 SET hang_up_at = CASE WHEN l.delay_s IS NOT NULL THEN clock_timestamp() + make_interval(secs => l.delay_s) END
 FROM (SELECT a.id, l.delay_s
@@ -20,8 +19,8 @@ FROM (SELECT a.id, l.delay_s
       ORDER BY a.id FOR NO KEY UPDATE OF a) AS l
 WHERE a.id = l.id
 
--- name: want
--- The live calls of leads that are locked shall end: the carrier is asked as soon as it is known which call it is.
+-- name: request
+-- Request the hang-up of the live calls of locked leads: the carrier is asked as soon as the call id is known.
 UPDATE attempts AS a
 SET hang_up_at = coalesce(a.hang_up_at, clock_timestamp())
 FROM (SELECT id FROM attempts
@@ -29,6 +28,6 @@ FROM (SELECT id FROM attempts
       ORDER BY id FOR NO KEY UPDATE) AS live
 WHERE a.id = live.id
 
--- name: want_by_id
--- These calls shall end, whatever became of their attempts.
+-- name: request_by_id
+-- Request the hang-up of these calls, whatever the state of their attempts.
 UPDATE attempts SET hang_up_at = coalesce(hang_up_at, clock_timestamp()) WHERE id = ANY($1::uuid[])

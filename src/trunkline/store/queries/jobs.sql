@@ -3,11 +3,11 @@
 UPDATE job_schedules SET next_at = $2, last_at = $3 WHERE name = $1
 
 -- name: ask_cancel
--- Ask for the end of a running job. Its worker hears of it when it next renews the lease.
+-- Request the cancellation of a running job. Its worker gets it with the next renewal of the lease.
 UPDATE job_outbox SET cancel_requested = true WHERE id = $1 AND status = 'IN_PROGRESS'
 
 -- name: bury
--- Move jobs that failed for good to the dead letters, by pairs of id and fence. What is locked is passed over, as in `finish`.
+-- Move jobs that failed for good to the dead letters, by pairs of id and fence. Locked rows are skipped, as in `finish`.
 WITH free AS (
     SELECT j.place
     FROM unnest($1::uuid[], $2::bigint[]) AS e (id, fence) CROSS JOIN LATERAL (
@@ -38,13 +38,13 @@ SELECT id, created_at, clock_timestamp(), priority, attempt_count, max_attempts,
 FROM gone
 
 -- name: claim
--- Claim due jobs, lane by lane in the given order, each from its floor on: below it lie only the remains of jobs that
--- were claimed before, and stepping over those is what makes a queue slow. statement_timestamp() and not
--- clock_timestamp(): a volatile bound is no index condition, and every future job would be read. Jobs that are due
--- within $8 seconds are taken too: whoever claims them lets them begin at their moment.
--- Rows come back in no order, each with the moment of the look; if there are none, that moment comes alone.
--- Nobody waits for the disk: a claim that goes down with the server was never made. Its fence fits nothing, and none after
--- it is as small. Only for this transaction, so that a pooler can stand between.
+-- Claim due jobs, lane by lane in the given order, each from its floor on: below it lie only the dead rows of jobs that were
+-- claimed before, and stepping over those is what makes a queue slow. statement_timestamp() and not clock_timestamp(): a
+-- volatile bound is no index condition, and every future job would be read. Jobs that are due within $8 seconds are claimed
+-- too: their worker starts them at their time.
+-- Rows come back in no order, each with the time of the read; if there are none, that time comes alone.
+-- The commit does not wait for the disk: a claim that is lost with the server was never made. Its fence fits nothing, and none
+-- after it is as small. Only for this transaction, so that a pooler can stand between.
 WITH lanes AS (
     SELECT l.job_type, l.priority, l.floor_at, l.floor_id
     FROM unnest($1::text[], $2::smallint[], $3::timestamptz[], $4::uuid[])
@@ -78,8 +78,8 @@ FROM (SELECT set_config('synchronous_commit', 'off', true) AS now) AS unsynced
 LEFT JOIN claimed AS c ON unsynced.now = 'off'
 
 -- name: claim_keyed
--- Third step, in a later statement than the locks: what runs under each key is now known. As many jobs as the key has
--- room for are claimed; the others are parked, so that no later claim has to step over them.
+-- Third step, in a later statement than the locks: what runs under each key is now known. As many jobs as the key has capacity
+-- for are claimed; the others are parked, so that no later claim has to step over them.
 WITH keys AS (
     SELECT w.job_type, w.key, w.reseller_id, w.merchant_id, greatest(w.running_max - k.running, 0) AS room
     FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::int[])
@@ -127,7 +127,7 @@ LIMIT $5
 FOR UPDATE SKIP LOCKED
 
 -- name: dead_letters
--- How many dead letters there are of each type that has any, counted up to a limit, also of types that no process knows any
+-- How many dead letters there are of each type that has any, counted up to a limit, also of types that no process has any
 -- more. Type by type from the index: a thousand of one type hide no other.
 WITH RECURSIVE types AS (
     (SELECT job_type FROM job_dead ORDER BY job_type LIMIT 1)
@@ -140,14 +140,14 @@ SELECT t.job_type,
 FROM types AS t WHERE t.job_type IS NOT NULL
 
 -- name: dead_rows
--- How many dead rows the statistics believe the outbox to have.
+-- The number of dead rows of the outbox, by the statistics.
 SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'job_outbox'::regclass
 
 -- name: due_back
 -- The clock was set back by $1 seconds: jobs that were enqueued before, to run at once, are due now and not when the clock is
--- there again. So are those that went back to wait: their fence is the moment of their claim on the old clock, and they wait
--- for as long as they had to, counted from now. Who asked for a later moment gets that moment, by the clock as it is.
--- Where nobody saw the jump ($1 is NULL) a fence in the future shows it, and the least that it can have been.
+-- there again. So are those that were put back to wait: their fence is the time of their claim on the old clock, and they wait
+-- for as long as they had to, counted from now. A job with a requested time keeps it, by the clock as it is.
+-- Where no worker saw the jump ($1 is NULL) a fence in the future shows it, and the least that it can have been.
 UPDATE job_outbox
 SET run_at = CASE WHEN run_at <= created_at THEN clock_timestamp()
                   ELSE clock_timestamp() + (run_at - to_timestamp(fence / 1000000.0)) END,
@@ -163,9 +163,9 @@ WHERE id = ANY (ARRAY(
 RETURNING job_type, priority, concurrency_key IS NOT NULL AS is_keyed, run_at
 
 -- name: expired
--- Jobs whose worker let its lease run out, locked for the rest of the transaction: a worker that comes back now finds that
--- the job is no longer its own. All of them since $1, or those among $3. The clock was just set forward by $4 seconds: those
--- whose lease would be over without that.
+-- Jobs whose worker let its lease expire, locked until the end of the transaction: a worker that comes back now finds that the
+-- job is no longer its own. All of them since $1, or those among $3. The clock was just set forward by $4 seconds: those whose
+-- lease would be over without that.
 SELECT id, fence, job_type, attempt_count, max_attempts, locked_by, unique_key, lease_expires_at
 FROM job_outbox
 WHERE status = 'IN_PROGRESS' AND lease_expires_at >= $1
@@ -176,8 +176,8 @@ LIMIT $2
 FOR UPDATE SKIP LOCKED
 
 -- name: finish
--- Move finished jobs out, by pairs of id and fence. Pairs that are not returned belong to somebody else now, are gone, or
--- are locked by somebody: nobody waits here, because one row that is held open would hold up the whole batch.
+-- Move finished jobs out, by pairs of id and fence. Pairs that are not returned belong to another worker now, are gone, or are
+-- locked: this statement does not wait, because one row that stays locked would delay the whole batch.
 WITH ends AS (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::real[], $9::text[])
          AS e (id, fence, outcome, result, error_code, error_message, fraction, note)
@@ -201,8 +201,8 @@ FROM gone AS g JOIN ends AS e ON e.id = g.id
 RETURNING id, job_type, concurrency_key, reseller_id, merchant_id
 
 -- name: finish_at_once
--- As `finish`, for whoever has a short lock_timeout and can do it again: a row that is locked is waited for until then. Nearly
--- always none is, and to lock every row before it is deleted takes a sixth more of Postgres' time.
+-- As `finish`, for callers with a short lock_timeout that can repeat it: it waits for a locked row until then. Nearly always
+-- none is, and locking every row before its deletion takes 17 % more of Postgres's time.
 -- IS TRUE keeps the planner from making a join of the pairs: they are looked up in a hash.
 WITH ends AS (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::real[], $9::text[])
@@ -223,15 +223,15 @@ FROM gone AS g JOIN ends AS e ON e.id = g.id
 RETURNING id, job_type, concurrency_key, reseller_id, merchant_id
 
 -- name: forget
--- Forget jobs that finished, or that died and nobody has asked for, long ago ({table}, {ended}), the oldest first. Ids begin
--- with their time, so the primary key leads to the old ones; what was enqueued long ago and ended lately is kept.
+-- Delete jobs that finished, or that died and were not replayed, long ago ({table}, {ended}), the oldest first. Ids begin with
+-- their time, so the primary key leads to the old ones; a job that was enqueued long ago and ended recently stays.
 DELETE FROM {table}
 WHERE id = ANY (ARRAY(
     SELECT id FROM {table} WHERE id < $1 AND {ended} < $2 ORDER BY id LIMIT $3
 ))
 
 -- name: forget_progress
--- Drop what finished jobs said of themselves while they ran; the history has their last word.
+-- Delete the progress of finished jobs; the history has the last report.
 DELETE FROM job_progress AS p
 WHERE p.updated_at < now() - interval '1 hour' AND NOT EXISTS (SELECT FROM job_outbox AS o WHERE o.id = p.job_id)
 
@@ -249,7 +249,7 @@ FROM locked AS l
 WHERE k.job_type = l.job_type AND k.key = l.key AND k.reseller_id = l.reseller_id AND k.merchant_id = l.merchant_id
 
 -- name: get
--- One job, if this tenant may see it, and how far it says that it is.
+-- One job, if this tenant may see it, and its progress.
 SELECT j.id, j.job_type, j.status, j.outcome, j.priority, j.run_at, j.created_at, j.started_at, j.finished_at,
        j.attempt_count, j.max_attempts, j.locked_by, j.lease_expires_at, j.unique_key, j.concurrency_key,
        j.cancel_requested, j.reseller_id, j.merchant_id, j.last_error_code, j.last_error_message,
@@ -262,8 +262,8 @@ WHERE j.id = $3 AND ($1::text IS NULL OR j.reseller_id = $1) AND ($2::text IS NU
 SELECT to_regclass('job_outbox') IS NOT NULL
 
 -- name: held
--- Which of these pairs of id and fence are still this worker's (of whoever, if none is named). One that an answer left out
--- and that is here was locked by somebody; one that is not here was lost.
+-- Which of these pairs of id and fence are still this worker's (any worker's, if none is named). One that a result left out
+-- and that is here was locked; one that is not here was lost.
 SELECT h.id
 FROM unnest($1::uuid[], $2::bigint[]) AS h (id, fence) CROSS JOIN LATERAL (
     SELECT FROM job_outbox AS o
@@ -271,7 +271,7 @@ FROM unnest($1::uuid[], $2::bigint[]) AS h (id, fence) CROSS JOIN LATERAL (
     LIMIT 1) AS j
 
 -- name: insert
--- Enqueue jobs without unique keys: they wait for nobody.
+-- Enqueue jobs without unique keys: they wait for no lock.
 INSERT INTO job_outbox (id, job_type, priority, run_at, max_attempts, unique_key, concurrency_key,
                         reseller_id, merchant_id, payload)
 SELECT id, job_type, priority, greatest(run_at, now()), max_attempts, unique_key, concurrency_key,
@@ -288,11 +288,10 @@ FROM job_insert($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: keyed_candidates
 -- First step of a claim under concurrency keys: due jobs in the order of their lanes, and a row for each of their keys.
--- Each with the moment of the look; if there are none, that moment comes alone.
--- Keys that somebody has just been found to hold, $6 to $9, are stepped over: however many jobs wait under one, they must not
--- fill the look.
--- Committed by itself: another claim that adds the same key would wait for this one's end. And only for keys that are
--- not there: ON CONFLICT DO NOTHING waits for whoever is changing the row that it would do nothing about.
+-- Each with the time of the read; if there are none, that time comes alone.
+-- Keys that were just found locked, $6 to $9, are left out: however many jobs wait under one, they must not fill the result.
+-- Committed by itself: another claim that inserts the same key would wait for this one's end. And only for missing keys: ON
+-- CONFLICT DO NOTHING waits for the transaction that changes the conflicting row.
 WITH lanes AS (
     SELECT l.job_type, l.priority, l.floor_at, l.floor_id
     FROM unnest($1::text[], $2::smallint[], $3::timestamptz[], $4::uuid[])
@@ -328,9 +327,9 @@ SELECT statement_timestamp() AS looked_at, c.id, c.job_type, c.concurrency_key, 
 FROM (SELECT) AS always LEFT JOIN candidates AS c ON true
 
 -- name: leases_back
--- The clock was set back: a lease that was given before ends as far behind as the jump was. Those of live workers are renewed
--- anyway; those of dead ones end when they would have, by the time that truly passed. What is locked is being renewed or ended.
--- Where nobody saw the jump ($2 is NULL), those end a lease from now whose claim is in the future.
+-- The clock was set back: a lease that was given before ends as far ahead as the jump was. Those of live workers are renewed
+-- anyway; those of dead ones end when they would have, by the time that really passed. A locked row is being renewed or ended.
+-- Where no worker saw the jump ($2 is NULL), those end a lease from now whose claim is in the future.
 UPDATE job_outbox
 SET lease_expires_at = least(lease_expires_at - coalesce(make_interval(secs => $2), '0'),
                              clock_timestamp() + make_interval(secs => $1))
@@ -341,16 +340,16 @@ WHERE id = ANY (ARRAY(
     FOR NO KEY UPDATE SKIP LOCKED))
 
 -- name: list
--- A page of jobs of everybody or of a tenant ({whose}), newest first. A tenant's are found by an index that the platform's
--- own list has no use for.
+-- A page of jobs of all tenants or of one ({whose}), newest first. A tenant's are found by an index that the platform's own
+-- list has no use for.
 SELECT * FROM jobs
 WHERE {whose} AND status = ANY ($3::text[]) AND ($4::text IS NULL OR job_type = $4) AND id < $5
 ORDER BY id DESC
 LIMIT $6
 
 -- name: list_of_type
--- Jobs of one type of everybody or of a tenant ({whose}), newest first, among the 20,000 newest that fit otherwise: there is
--- no index of finished jobs by type, because every job that ends would have to be written to it.
+-- Jobs of one type of all tenants or of one ({whose}), newest first, among the 20,000 newest that fit otherwise: there is no
+-- index of finished jobs by type, because every job that ends would have to be written to it.
 SELECT * FROM (
     SELECT * FROM jobs
     WHERE {whose} AND status = ANY ($3::text[]) AND id < $5
@@ -365,13 +364,13 @@ LIMIT $6
 SELECT name, job_type, rule, timezone, next_at, last_at FROM job_schedules ORDER BY name
 
 -- name: list_ticks
--- When these schedules tick next. The clock is read after the rows: whoever moved a tick did so by an earlier reading.
+-- When these schedules tick next. The clock is read after the rows: a tick was moved by an earlier reading.
 SELECT name, rule, timezone, next_at, last_at, clock_timestamp() AS now FROM job_schedules
 WHERE name = ANY ($1::text[]) AND next_at > clock_timestamp()
 ORDER BY name
 
 -- name: lock_drifting_keys
--- Keys to count anew: those under which something is said to run or has to wait. One that is locked is in use, and well.
+-- Keys to recount: those with a running count or parked jobs. A locked one is in use, and correct.
 SELECT k.job_type, k.key, k.reseller_id, k.merchant_id FROM job_keys AS k
 WHERE (k.job_type, k.key, k.reseller_id, k.merchant_id) > ($1, $2, $3, $4)
 ORDER BY k.job_type, k.key, k.reseller_id, k.merchant_id
@@ -379,18 +378,18 @@ LIMIT $5
 FOR UPDATE SKIP LOCKED
 
 -- name: lock_due_schedules
--- Schedules whose tick has come. Whoever has the lock enqueues it, and moves the tick in the same transaction.
+-- Schedules whose tick has come. The transaction with the lock enqueues it, and moves the tick.
 SELECT name, job_type, rule, timezone, payload, next_at, now() AS now FROM job_schedules
 WHERE name = ANY ($1::text[]) AND next_at <= now()
 ORDER BY name
 FOR UPDATE SKIP LOCKED
 
 -- name: lock_held
--- Lock one claimed job for the rest of the caller's transaction. It waits: a renewal holds the row for milliseconds.
+-- Lock one claimed job until the end of the caller's transaction. It waits: a renewal holds the row for milliseconds.
 SELECT FROM job_outbox WHERE id = $1 AND fence = $2 AND locked_by = $3 FOR UPDATE
 
 -- name: lock_keys
--- Second step: lock the keys' rows. Whoever has one locked is claiming or finishing under it; that key is for later.
+-- Second step: lock the keys' rows. A locked one is being claimed or finished under; that key is left for later.
 SELECT k.job_type, k.key, k.reseller_id, k.merchant_id
 FROM job_keys AS k JOIN unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS w (job_type, key, reseller_id, merchant_id)
      USING (job_type, key, reseller_id, merchant_id)
@@ -398,8 +397,8 @@ ORDER BY k.job_type, k.key, k.reseller_id, k.merchant_id
 FOR NO KEY UPDATE OF k SKIP LOCKED
 
 -- name: lock_keys_of
--- Lock the concurrency keys of jobs that are about to end, in order, and name the jobs whose key somebody else has locked:
--- a handler's open transaction, or a claim. Those wait, and the others of their batch do not.
+-- Lock the concurrency keys of jobs that are about to end, in order, and return the jobs whose key another transaction has
+-- locked: a handler's open one, or a claim. Those wait, and the others of their batch do not.
 WITH keyed AS (
     SELECT o.id, o.job_type, o.concurrency_key AS key, coalesce(o.reseller_id, '') AS reseller_id,
            coalesce(o.merchant_id, '') AS merchant_id
@@ -418,15 +417,15 @@ WHERE NOT EXISTS (SELECT FROM locked AS l WHERE (l.job_type, l.key, l.reseller_i
                                                 = (j.job_type, j.key, j.reseller_id, j.merchant_id))
 
 -- name: lock_one
--- Lock a job that waits or runs, if this tenant may touch it. What is done with it is decided by a later statement.
+-- Lock a job that waits or runs, if this tenant may change it. A later statement decides what to do.
 SELECT status, job_type, priority, concurrency_key FROM job_outbox
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 FOR UPDATE
 
 -- name: next_due
--- When the next job of each of these lanes is due, and what time it is. What the claim before looked at, up to $4, is
--- left out: it was claimed, or is blocked, and a worker that counted it would spin. What came after that is not, also if
--- it became due meanwhile: the claim was too early for it, and nobody else would look.
+-- When the next job of each of these lanes is due, and the present time. What the last claim has seen, up to $4, is left out:
+-- it was claimed, or is blocked, and a worker that counted it would spin. What came after that is not, also if it became due
+-- meanwhile: the claim was too early for it, and no other would find it.
 SELECT l.job_type, l.priority, l.keyed, statement_timestamp() AS seen_at,
        extract(epoch FROM j.run_at - clock_timestamp())::float8 AS due_in_s
 FROM unnest($1::text[], $2::smallint[], $3::boolean[]) AS l (job_type, priority, keyed)
@@ -447,30 +446,30 @@ LEFT JOIN LATERAL (
 SELECT extract(epoch FROM min(next_at) - clock_timestamp())::float8 FROM job_schedules WHERE name = ANY ($1::text[])
 
 -- name: notify
--- Wake the workers. Alone in its transaction, which therefore waits for nobody and writes nothing to disk.
+-- Wake the workers. Alone in its transaction, which therefore waits for no lock and writes nothing to disk.
 SELECT pg_notify($1, $2)
 
 -- name: now
--- The moment from which jobs of this transaction are due.
+-- The time from which jobs of this transaction are due.
 SELECT now()
 
 -- name: pause
--- Claim no more jobs of a type. What runs goes on.
+-- Claim no more jobs of a type. Running ones go on.
 INSERT INTO job_pauses (job_type, reason, paused_by) VALUES ($1, $2, $3)
 ON CONFLICT (job_type) DO UPDATE SET reason = excluded.reason, paused_by = excluded.paused_by, paused_at = now()
 
 -- name: pull_tick
--- The next tick of a schedule comes earlier than it was said to, unless somebody has moved it meanwhile or is about to.
+-- The next tick of a schedule comes earlier than written, unless another transaction has moved it or is about to.
 UPDATE job_schedules SET next_at = $3
 WHERE name = (SELECT name FROM job_schedules WHERE name = $1 AND next_at = $2 FOR UPDATE SKIP LOCKED)
 
 -- name: put_back
--- Put jobs back to PENDING, by pairs of id and fence: after a failure, a snooze, a shutdown or a lost lease. What is locked
--- is passed over, as in `finish`. A unique key that an open transaction has just taken is waited for: who puts back jobs with
--- unique keys does so apart from others and limits the wait.
--- Deleted and inserted again instead of updated, because only an INSERT can meet a newer twin in peace: beside a pending
--- job with the same unique key the older one ends as superseded, in this very statement. One whose cancellation was
--- asked for ends as cancelled.
+-- Put jobs back to PENDING, by pairs of id and fence: after a failure, a snooze, a shutdown or a lost lease. Locked rows are
+-- skipped, as in `finish`. It waits for a unique key that an open transaction has just taken: callers put back jobs with
+-- unique keys apart from others and limit the wait.
+-- Deleted and inserted again instead of updated, because only an INSERT can meet a newer twin without an error: beside a
+-- pending job with the same unique key the older one ends as superseded, in the same statement. One with a requested
+-- cancellation ends as cancelled.
 WITH free AS (
     SELECT j.place
     FROM unnest($1::uuid[], $2::bigint[]) AS e (id, fence) CROSS JOIN LATERAL (
@@ -514,7 +513,7 @@ SELECT e.id, e.job_type, e.priority, e.concurrency_key, e.reseller_id, e.merchan
 FROM ends AS e LEFT JOIN back AS b ON b.id = e.id LEFT JOIN ended AS d ON d.id = e.id
 
 -- name: recount_keys
--- Count what truly runs under locked keys, in a later statement than the locks, and forget keys that nobody uses.
+-- Count what really runs under locked keys, in a later statement than the locks, and delete unused keys.
 WITH counted AS (
     SELECT k.job_type, k.key, k.reseller_id, k.merchant_id, k.running,
            (SELECT count(*) FROM job_outbox AS o WHERE o.status = 'IN_PROGRESS' AND o.concurrency_key IS NOT NULL
@@ -537,7 +536,7 @@ WITH counted AS (
 SELECT job_type, key, reseller_id, merchant_id, running, truth, has_parked FROM counted
 
 -- name: register_schedule
--- Make a schedule known. A changed rule counts from now on; an unchanged one keeps its next tick.
+-- Register a schedule. A changed rule applies from now on; an unchanged one keeps its next tick.
 INSERT INTO job_schedules AS s (name, job_type, rule, timezone, payload, next_at) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (name) DO UPDATE
 SET job_type = excluded.job_type, rule = excluded.rule, timezone = excluded.timezone, payload = excluded.payload,
@@ -547,8 +546,8 @@ WHERE (s.job_type, s.rule, s.timezone, s.payload)
       IS DISTINCT FROM (excluded.job_type, excluded.rule, excluded.timezone, excluded.payload)
 
 -- name: renew
--- Prolong leases, by pairs of id and fence. Pairs that are not returned are no longer ours. A row that somebody has locked is
--- left as it is and said to be ours: while it is locked nobody can take it away. Says which jobs somebody wants cancelled.
+-- Renew leases, by pairs of id and fence. Pairs that are not returned are lost. A locked row is left as it is and returned: no
+-- other worker can take it while it is locked. Returns also which jobs are to be cancelled.
 WITH held AS (
     SELECT h.id, j.cancel_requested
     FROM unnest($1::uuid[], $2::bigint[]) AS h (id, fence) CROSS JOIN LATERAL (
@@ -570,8 +569,8 @@ WITH held AS (
 SELECT held.id, held.cancel_requested, renewed.id IS NOT NULL AS is_renewed FROM held LEFT JOIN renewed USING (id)
 
 -- name: replay
--- Put dead letters back to PENDING, with all their attempts before them. Beside a pending job with the same unique key
--- the letter ends as superseded.
+-- Put dead letters back to PENDING, with all their attempts before them. Beside a pending job with the same unique key the
+-- letter ends as superseded.
 WITH gone AS (
     DELETE FROM job_dead WHERE id = ANY ($1::uuid[]) RETURNING *
 ), back AS (
@@ -605,8 +604,8 @@ UPDATE job_outbox SET run_at = least(run_at, clock_timestamp()) WHERE id = $1 AN
 RETURNING id, job_type, priority, unique_key, concurrency_key, run_at
 
 -- name: survey
--- Every lane of these types that has a waiting job, and its first one. From the very beginning: this is what finds a job
--- whose wakeup was lost or whose transaction was slow, and the price is stepping over what vacuum has not yet removed.
+-- Every lane of these types with a waiting job, and its first one. From the very beginning: this finds a job whose wakeup was
+-- lost or whose transaction was slow, and the price is stepping over what vacuum has not yet removed.
 WITH RECURSIVE types AS (
     SELECT job_type FROM unnest($1::text[]) AS t (job_type)
     WHERE NOT EXISTS (SELECT FROM job_pauses AS p WHERE p.job_type = t.job_type)
@@ -644,9 +643,9 @@ SELECT job_type, priority, true, run_at, id,
        extract(epoch FROM run_at - clock_timestamp())::float8 FROM keyed
 
 -- name: types
--- What there is of each type: waiting and dead jobs, counted up to a limit, and whether it is paused. Counting all of a
--- large backlog again and again would cost more than the jobs themselves. In the order of the indexes, which are then
--- used: a type that has nothing would be looked for in the whole table.
+-- The counts of each type: waiting and dead jobs, counted up to a limit, and whether it is paused. Counting all of a large
+-- backlog again and again would cost more than the jobs themselves. In the order of the indexes, which are then used: a type
+-- without jobs would be searched in the whole table.
 SELECT t.job_type, p.reason AS paused_reason, p.paused_by, p.paused_at,
        (SELECT count(*) FROM (SELECT FROM job_outbox AS o WHERE o.status = 'PENDING' AND o.concurrency_key IS NULL
                               AND o.job_type = t.job_type ORDER BY o.priority, o.run_at, o.id LIMIT $2) AS x)
@@ -660,14 +659,14 @@ SELECT t.job_type, p.reason AS paused_reason, p.paused_by, p.paused_at,
 FROM unnest($1::text[]) AS t (job_type) LEFT JOIN job_pauses AS p USING (job_type)
 
 -- name: unknown_held
--- Jobs that this worker owns and does not know of: the reply to its claim was lost.
+-- Jobs that this worker owns and does not know: the reply to its claim was lost.
 SELECT id, fence, unique_key FROM job_outbox
 WHERE status = 'IN_PROGRESS' AND locked_by = $1 AND NOT (id = ANY ($2::uuid[]))
 FOR UPDATE SKIP LOCKED
 
 -- name: unpark
--- Make runnable what now has room under these keys, in a later statement than their locks: a job that was parked while
--- we waited for the lock must be seen.
+-- Unpark jobs with capacity under these keys, in a later statement than their locks: a job that was parked while this waited
+-- for the lock must be seen.
 UPDATE job_outbox SET parked = false
 WHERE id = ANY (ARRAY(
     SELECT j.id
@@ -685,11 +684,11 @@ WHERE id = ANY (ARRAY(
 RETURNING job_type, priority, run_at
 
 -- name: vacuum
--- Remove dead rows now. Autovacuum looks once a minute at best, and a busy minute is a hundred thousand rows.
+-- Remove dead rows now. Autovacuum runs once a minute at best, and a busy minute is 100,000 rows.
 VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF, PARALLEL 0) job_outbox
 
 -- name: write_progress
--- What running jobs said last. Of a job that has another owner by now nothing is taken.
+-- The last progress of running jobs. A report on a job with another owner by now is dropped.
 INSERT INTO job_progress (job_id, fraction, note)
 SELECT o.id, p.fraction, p.note
 FROM unnest($1::uuid[], $2::bigint[], $3::real[], $4::text[]) AS p (id, fence, fraction, note)

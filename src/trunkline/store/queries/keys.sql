@@ -1,26 +1,26 @@
 -- name: by_hash
--- Who a key belongs to. Whether it is revoked or expired is judged by the caller, each time it is used.
+-- The owner of a key. The caller checks whether it is revoked or expired, at each use.
 SELECT * FROM api_keys WHERE key_hash = $1
 
 -- name: forget_dead
--- Before a tenant is removed: its keys that can no longer be used do not hold it. The audit log remembers them.
+-- Before a tenant is removed: its unusable keys do not prevent it. The audit log has them.
 DELETE FROM api_keys
 WHERE (reseller_id = $1 OR merchant_id = $2) AND (revoked_at IS NOT NULL OR expires_at < now())
 
 -- name: get
--- One key of the tenant or of somebody below it.
+-- One key of the tenant or of those below it.
 SELECT * FROM api_keys
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 
 -- name: insert
--- A new key, by its hash alone; no row if this very key is known already.
+-- A new key, by its hash alone; no row if the same key exists.
 INSERT INTO api_keys (id, key_hash, hint, name, scopes, reseller_id, merchant_id, created_by, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (key_hash) DO NOTHING
 RETURNING *
 
 -- name: list
--- The keys of a tenant and of everybody below it, oldest first.
+-- The keys of a tenant and of those below it, oldest first.
 SELECT * FROM api_keys
 WHERE id > $3::uuid
   AND ($1::text IS NULL OR reseller_id = $1)
@@ -29,7 +29,7 @@ ORDER BY id
 LIMIT $4
 
 -- name: revoke
--- Revoke a key. The first revocation stands: a second one does not move its time.
+-- Revoke a key. The first revocation counts: a second one does not move its time.
 UPDATE api_keys SET revoked_at = coalesce(revoked_at, now())
 WHERE id = $1
 RETURNING *

@@ -1,6 +1,6 @@
 -- name: end_cut_over
--- The end of leads that were due before their merchant was moved here: the system that they came from has called them. Who is
--- changing one right now is not waited for.
+-- End leads that were due before their merchant's cutover: the system that they came from has called them. Locked ones are
+-- skipped.
 UPDATE leads AS l
 SET status = 'FINISHED', outcome = 'ABORTED', outcome_reason = 'DUE_BEFORE_CUTOVER', version = l.version + 1,
     finished_at = clock_timestamp(), updated_at = clock_timestamp()
@@ -12,7 +12,7 @@ WHERE l.id = lapsed.id
 RETURNING l.id
 
 -- name: expire
--- The end of leads that wait past the moment that their sender named. Who is changing one right now is not waited for.
+-- End leads that wait past the expiry that their sender set. Locked ones are skipped.
 UPDATE leads AS l
 SET status = 'FINISHED', outcome = 'EXPIRED', version = l.version + 1, finished_at = clock_timestamp(),
     updated_at = clock_timestamp()
@@ -25,7 +25,7 @@ WHERE l.id = lapsed.id
 RETURNING l.id
 
 -- name: forget_cutovers
--- Cutovers that are over. Not before five minutes: a lead that was taken in meanwhile may be committed late.
+-- Cutovers without a lead left. Not before five minutes: a lead that was ingested meanwhile may be committed late.
 DELETE FROM cutovers AS c
 WHERE c.since < clock_timestamp() - interval '5 minutes'
   AND NOT EXISTS (SELECT FROM leads AS l

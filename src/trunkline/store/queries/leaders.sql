@@ -1,6 +1,6 @@
 -- name: acquire
--- Take or renew a lease, in one compare-and-set. The term grows whenever the lease changes hands or had run out,
--- so that a holder which slept through its lease comes back with a stale term.
+-- Take or renew a lease, in one compare-and-set. The term grows whenever the lease changes hands or had expired, so that a
+-- holder which slept through its lease comes back with a stale term.
 INSERT INTO leaders AS l (name, holder, term, expires_at)
 VALUES ($1, $2, 1, clock_timestamp() + make_interval(secs => $3))
 ON CONFLICT (name) DO UPDATE
@@ -11,9 +11,9 @@ WHERE l.holder = excluded.holder OR l.holder IS NULL OR l.expires_at <= clock_ti
 RETURNING term
 
 -- name: guard
--- Is this still the term? The row is held until the commit, so no other leader can begin in between.
+-- Is this still the term? The row is locked until the commit, so no other leader can begin in between.
 SELECT true FROM leaders WHERE name = $1 AND holder = $2 AND term = $3 FOR SHARE
 
 -- name: resign
--- Give a lease up at shutdown, so that the next leader need not wait for it to run out.
+-- Give up a lease at shutdown, so that the next leader need not wait for it to expire.
 UPDATE leaders SET holder = NULL, expires_at = '-infinity' WHERE name = $1 AND holder = $2 AND term = $3

@@ -1,5 +1,5 @@
 -- name: abort
--- The end of locked leads that wait: nobody wants them called any more.
+-- End locked leads that wait: they are not to be called any more.
 UPDATE leads
 SET status = 'FINISHED', outcome = 'ABORTED', outcome_reason = $2, version = version + 1, finished_at = now(),
     updated_at = now()
@@ -7,27 +7,26 @@ WHERE id = ANY($1::uuid[]) AND status = 'BACKLOG'
 RETURNING *
 
 -- name: admissions
--- What ingest must know of merchants, in one read: their region, the pool that was named or is the default, and every
--- layer of calling policy that has a say. The pool is NULL where there is none that this merchant may use: its own, its
--- reseller's, or the platform's.
+-- What ingest needs of merchants, in one read: their region, the named or default pool, and every layer of calling policy
+-- that applies. The pool is NULL where there is none that this merchant may use: its own, its reseller's, or the platform's.
 -- $1, $2 the tenant   $3 merchants   $4 pools or NULL   $5 campaigns or NULL
-SELECT asked.nth, m.id AS merchant_id, m.reseller_id, m.default_region, p.id AS pool_id, clock_timestamp() AS now,
+SELECT requested.nth, m.id AS merchant_id, m.reseller_id, m.default_region, p.id AS pool_id, clock_timestamp() AS now,
        ARRAY[(SELECT policy::text FROM policies WHERE scope = 'platform' AND subject = ''),
              (SELECT policy::text FROM policies WHERE scope = 'reseller' AND subject = m.reseller_id),
              (SELECT policy::text FROM policies WHERE scope = 'merchant' AND subject = m.id),
-             (SELECT policy::text FROM policies WHERE scope = 'campaign' AND subject = m.id || '/' || asked.campaign_id)
+             (SELECT policy::text FROM policies WHERE scope = 'campaign' AND subject = m.id || '/' || requested.campaign_id)
        ] AS policy
-FROM unnest($3::text[], $4::text[], $5::uuid[]) WITH ORDINALITY AS asked (merchant_id, pool_id, campaign_id, nth)
-JOIN merchants AS m ON m.id = asked.merchant_id
+FROM unnest($3::text[], $4::text[], $5::uuid[]) WITH ORDINALITY AS requested (merchant_id, pool_id, campaign_id, nth)
+JOIN merchants AS m ON m.id = requested.merchant_id
 LEFT JOIN pools AS p
-    ON p.id = coalesce(asked.pool_id, m.default_pool_id)
+    ON p.id = coalesce(requested.pool_id, m.default_pool_id)
    AND (p.reseller_id IS NULL
         OR (p.reseller_id = m.reseller_id AND (p.merchant_id IS NULL OR p.merchant_id = m.id)))
 WHERE ($1::text IS NULL OR m.reseller_id = $1) AND ($2::text IS NULL OR m.id = $2)
 
 -- name: attempts
--- Every attempt to call a lead, in order, with what its agent reported and where its recordings are; when its lead was due,
--- since when everything was there for it, when it left (NULL: it never did), how long it waited and how late it was.
+-- Every attempt to call a lead, in order, with its agent's report and the addresses of its recordings; when its lead was due,
+-- since when all that it needs was available, when it left (NULL: it never did), how long it waited and how late it was.
 SELECT a.*, a.lead_due_at AS due_at, sent.at AS sent_at,
        extract(epoch FROM greatest(a.ready_at - a.lead_due_at, interval '0'))::float8 AS waited_s,
        extract(epoch FROM greatest(sent.at - coalesce(a.ready_at, a.lead_due_at), interval '0'))::float8 AS late_s,
@@ -62,19 +61,19 @@ SELECT count(*) FROM (
     WHERE ($1::text IS NULL OR m.reseller_id = $1) AND ($2::text IS NULL OR m.id = $2) AND ($3::text IS NULL OR m.id = $3)
       AND ($4::uuid IS NULL OR l.campaign_id = $4) AND ($5::text IS NULL OR l.phone = $5)
       AND NOT EXISTS (SELECT FROM lead_reopenings AS r WHERE r.lead_id = l.id AND r.request_id = $9)
-    LIMIT $10) AS found
+    LIMIT $10) AS counted
 
 -- name: due_now
--- A lead that is locked and waits is due at once. Its window is not known here, so it is not carried: the dial looks.
+-- A locked, waiting lead is due at once. Its window is unknown here, so it is left out: the dial checks it.
 UPDATE leads
 SET due_at = now(), scheduled_at = least(scheduled_at, now()), closes_at = NULL, version = version + 1, updated_at = now()
 WHERE id = $1
 RETURNING *
 
 -- name: edit
--- Change what was named of a lead that is locked and waits. The new version makes every older grant and entry stale.
+-- Change the named fields of a locked, waiting lead. The new version makes every older grant and entry stale.
 -- $2 priority  $3 pool  $4 payload  $5 attempts  $6, $7 webhook and whether it was named
--- $8 whether it is scheduled anew, $9 when it is wanted, $10 when it is due, $11 when its window closes
+-- $8 whether it is rescheduled, $9 the requested time, $10 when it is due, $11 when its window closes
 -- $12, $13 when it expires and whether that was named
 UPDATE leads
 SET priority              = coalesce($2, priority),
@@ -103,9 +102,9 @@ WHERE merchant_id = $3 AND request_id = ANY($4::text[])
   AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 
 -- name: insert
--- A new lead; no row if the merchant has sent this request_id before, or if somebody has listed the person as not to be
--- called. Postgres decides what "now" is: a moment that has passed, or none, is now. A lead that is wanted now and waits
--- for its window carries the reason from the start.
+-- A new lead; no row if the merchant has sent this request_id before, or if the person is on a do-not-call list. Postgres
+-- decides what "now" is: a time that has passed, or none, is now. A lead that is requested now and waits for its window has
+-- the reason from the start.
 WITH new AS (
     INSERT INTO leads (
         id, reseller_id, merchant_id, request_id, request_hash, phone, timezone, payload, campaign_id, pool_id, priority,
@@ -120,18 +119,18 @@ WITH new AS (
           AND (d.reseller_id IS NULL OR (d.reseller_id = $2 AND (d.merchant_id IS NULL OR d.merchant_id = $3))))
     ON CONFLICT (merchant_id, request_id) DO NOTHING
     RETURNING *
-), told AS (
+), refusals AS (
     INSERT INTO decisions (lead_id, reason, merchant_id, until)
     SELECT id, 'window', merchant_id, due_at FROM new WHERE $17::boolean
 )
 SELECT * FROM new
 
 -- name: is_cancelled
--- Has somebody asked for the end of a lead that is being called?
+-- Was a lead cancelled while it is being called?
 SELECT cancel_requested_at IS NOT NULL FROM leads WHERE id = $1
 
 -- name: is_listed
--- Whether somebody has listed this person as not to be called: the merchant, its reseller, or the platform.
+-- Whether this person is on a do-not-call list: the merchant's, its reseller's, or the platform's.
 SELECT EXISTS (
     SELECT FROM do_not_call AS d
     WHERE d.phone = $1 AND (d.expires_at IS NULL OR d.expires_at > now())
@@ -152,10 +151,10 @@ ORDER BY id DESC
 LIMIT $8
 
 -- name: list_by
--- Leads of one campaign, merchant or reseller, or those of the platform that are not finished ({whose}), newest first: a page
--- of each status, of which the newest are taken. Lists of one (`= ANY`) keep the whole key in the order: a plain `=` would
--- leave `id` alone, and the planner would take the primary key and wade through leads that nobody asked for. One statement
--- per leading key: a filter that may be NULL is no use to an index.
+-- Leads of one campaign, merchant or reseller, or the unfinished ones of the platform ({whose}), newest first: a page of each
+-- status, of which the newest are taken. Lists of one (`= ANY`) keep the whole key in the order: a plain `=` would leave `id`
+-- alone, and the planner would take the primary key and read through other leads. One statement per leading key: a filter that
+-- may be NULL is no use to an index.
 SELECT l.*
 FROM unnest($6::text[]) AS wanted (status)
 CROSS JOIN LATERAL (
@@ -173,7 +172,7 @@ LIMIT $8
 
 -- name: list_by_request
 -- The leads that requests with one id made: one at most of each merchant, found merchant by merchant through the key that
--- makes requests idempotent. An index of request ids alone would be written with every lead, for a question that people ask.
+-- makes requests idempotent. An index of request ids alone would be written with every lead, for a rare query of people.
 -- $1, $2 whose   $3 merchant   $4 request   $5 campaign   $6 phone   $7 statuses   $8 before   $9 how many
 SELECT l.*
 FROM merchants AS m
@@ -189,8 +188,8 @@ ORDER BY l.id DESC
 LIMIT $9
 
 -- name: list_ended
--- Leads of the tenant that ended in one of these ways between two moments, oldest end first, without those that this order
--- has reopened before. Merchant by merchant, each through its own part of the index: what other merchants have does not count.
+-- Leads of the tenant that ended in one of these ways between two times, oldest end first, without those that this order has
+-- reopened before. Merchant by merchant, each through its own part of the index: other merchants' leads cost nothing.
 -- $1, $2 the tenant  $3 merchant or NULL  $4 campaign or NULL  $5 phone or NULL  $6 outcomes  $7, $8 since, before
 -- $9 the request id of the order  $10, $11 where the last page ended  $12 limit
 SELECT l.*
@@ -209,9 +208,8 @@ ORDER BY l.finished_at, l.id
 LIMIT $12
 
 -- name: list_finished
--- Leads of the whole platform that are finished, newest first: a page of each reseller, of which the newest are taken (see
--- `list_by`). The primary key would wade through everybody who waits. Of the other filters none is given here:
--- each has a list of its own.
+-- Finished leads of the whole platform, newest first: a page of each reseller, of which the newest are taken (see `list_by`).
+-- The primary key would read through all waiting leads. None of the other filters is given here: each has a list of its own.
 SELECT l.*
 FROM resellers AS r
 CROSS JOIN LATERAL (
@@ -225,8 +223,8 @@ ORDER BY l.id DESC
 LIMIT $8
 
 -- name: load
--- Staged rows become leads, as `insert` makes one. Of several rows with one request_id the first counts. They go in by key:
--- two uploads of the same rows in another order would otherwise wait for each other.
+-- Staged rows become leads, as `insert` makes one. Of several rows with one request_id the first counts. They are inserted by
+-- key: two uploads of the same rows in another order would otherwise wait for each other.
 WITH new AS (
     INSERT INTO leads (
         id, reseller_id, merchant_id, request_id, request_hash, phone, timezone, payload, campaign_id, pool_id, priority,
@@ -246,7 +244,7 @@ WITH new AS (
     ORDER BY s.merchant_id, s.request_id, s.row_no
     ON CONFLICT (merchant_id, request_id) DO NOTHING
     RETURNING id, merchant_id, due_at
-), told AS (
+), refusals AS (
     INSERT INTO decisions (lead_id, reason, merchant_id, until)
     SELECT new.id, 'window', new.merchant_id, new.due_at
     FROM new JOIN staged_leads AS s ON s.id = new.id
@@ -254,9 +252,9 @@ WITH new AS (
 )
 SELECT count(*) FROM new
 
--- name: load_rest
--- What became of the staged rows that are no new leads: the lead that has their request_id, or none, where the person is
--- on a list. Asked in a later statement than `load`: a lead that it waited for is not in its snapshot.
+-- name: load_skipped
+-- The staged rows that made no new lead: with the lead that has their request_id, or none, where the person is on a list. In a
+-- later statement than `load`: a lead that it waited for is not in its snapshot.
 SELECT s.row_no, known.id, known.request_hash = s.request_hash AS is_same,
        EXISTS (SELECT FROM do_not_call AS d
                WHERE d.phone = s.phone AND (d.expires_at IS NULL OR d.expires_at > now())
@@ -270,17 +268,17 @@ LEFT JOIN LATERAL (
 WHERE known.id IS DISTINCT FROM s.id
 
 -- name: lock
--- Leads of the tenant, held in id order until the transaction ends. A dialer passes over a lead that is held.
+-- Leads of the tenant, locked in id order until the transaction ends. Dialers skip a locked lead.
 SELECT * FROM leads
 WHERE id = ANY($3::uuid[]) AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 ORDER BY id
 FOR NO KEY UPDATE
 
 -- name: reopen
--- Locked leads that have finished wait again, by a person's order. How each had ended is kept with the order, and the order
--- is numbered. The new version makes every older grant and entry stale. What the platform or its carriers cost the lead is
--- forgiven (carrier errors, missing agents); what the person was rung is not: attempts go on counting. An expiry was for the
--- first time only.
+-- Locked, finished leads wait again, by a person's order. How each had ended is stored with the order, and the order is
+-- numbered. The new version makes every older grant and entry stale. Failures of the platform or its carriers are reset
+-- (carrier errors, missing agents); calls to the person are not: attempts go on counting. An expiry applied to the first time
+-- only.
 -- The occurrence of a reminder follows its lead again.
 -- $1-$5 leads: when each is wanted and due, when its window closes, attempts at most   $6 request id  $7 reason  $8 actor
 WITH wanted AS (
@@ -307,18 +305,18 @@ WHERE l.id = w.id AND l.status = 'FINISHED'
 RETURNING l.*
 
 -- name: reopening
--- One order by which a lead was called again.
+-- One order to call a lead again.
 SELECT * FROM lead_reopenings WHERE lead_id = $1 AND no = $2
 
 -- name: reopening_facts
--- What decides whether locked leads may be called again, beside what stands in their own rows.
+-- The facts that decide whether locked leads may be called again, beside their own rows.
 -- $1 leads  $2 the request id of the order
 SELECT l.id,
        EXISTS (SELECT FROM lead_reopenings AS r WHERE r.lead_id = l.id AND r.request_id = $2) AS is_repeat,
        EXISTS (SELECT FROM attempts AS a
                WHERE a.lead_id = l.id AND a.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')) AS is_live,
        ARRAY(SELECT a.id FROM attempts AS a WHERE a.lead_id = l.id AND a.state = 'unknown' ORDER BY a.id) AS unknown_attempts,
-       -- The carrier was asked what became of its last call, and had none.
+       -- The carrier was queried about its last call, and had none.
        coalesce((SELECT a.state = 'absent' FROM attempts AS a
                  WHERE a.lead_id = l.id ORDER BY a.ordinal DESC, a.intent_at DESC LIMIT 1), false) AS is_last_absent,
        EXISTS (SELECT FROM do_not_call AS d
@@ -331,7 +329,7 @@ LEFT JOIN campaigns AS c ON c.id = l.campaign_id AND c.merchant_id = l.merchant_
 WHERE l.id = ANY($1::uuid[])
 
 -- name: stage
--- A place for the rows of an upload, gone with its transaction. The payload is text here: binary COPY takes it as it is.
+-- A table for the rows of an upload, dropped with its transaction. The payload is text here: binary COPY takes it as it is.
 CREATE TEMPORARY TABLE staged_leads (
     row_no                 int NOT NULL,
     id                     uuid NOT NULL,
@@ -355,18 +353,18 @@ CREATE TEMPORARY TABLE staged_leads (
 ) ON COMMIT DROP
 
 -- name: timeline
--- All that happened to a lead, from everywhere it was written down: to itself, to its attempts, what the carrier and the agent
--- told of them, who changed it, why it was not called, and the work that followed. What is told more than once of an attempt
--- (a webhook and an answer, a webhook and a look-up) is one row. `at` is our clock, when we did it or heard of it;
--- `carrier_at` is what the carrier's clock said. The order is not made here: see `leads/timeline.py`.
+-- All events of a lead, from all tables that record them: of itself, of its attempts, from the carrier and the agent, its
+-- changes, its refusals, and the jobs that followed. Duplicate reports on an attempt (a webhook and a response, a webhook and
+-- a lookup) are one row. `at` is our clock, when we acted or received it; `carrier_at` is the carrier's clock. The order is
+-- made in `leads/timeline.py`.
 WITH message AS (
-    -- How the jobs and messages of each end, and of each order, are called.
+    -- The unique keys of the jobs and messages of each end, and of each order.
     SELECT '' AS report, '' AS delivery
     UNION ALL
-    SELECT concat('/', r.no, told.report), concat('_', r.no, told.delivery)
-    FROM lead_reopenings AS r CROSS JOIN (VALUES ('', ''), ('/reopened', '_reopened')) AS told (report, delivery)
+    SELECT concat('/', r.no, reported.report), concat('_', r.no, reported.delivery)
+    FROM lead_reopenings AS r CROSS JOIN (VALUES ('', ''), ('/reopened', '_reopened')) AS reported (report, delivery)
     WHERE r.lead_id = $1
-), told AS MATERIALIZED (
+), reported AS MATERIALIZED (
     SELECT a.id AS attempt_id, a.ordinal, e.type, min(e.created_at) AS at,
            min(e.payload ->> 'at') FILTER (WHERE NOT e.payload ? 'is_our_clock') AS carrier_at,
            max(e.error) AS error, count(*) AS times, min(e.payload ->> 'call_id') AS call_id,
@@ -383,7 +381,7 @@ SELECT * FROM (
     FROM leads AS l
     CROSS JOIN LATERAL (VALUES
         (l.created_at, 'created', NULL),
-        -- Where a person asked for it, the audit log says so, and who it was.
+        -- Where a person requested it, the audit log has it, with the actor.
         (CASE WHEN NOT EXISTS (SELECT FROM audit_log AS g
                                WHERE g.subject = $1::text AND g.action = 'lead.cancel_requested')
               THEN l.cancel_requested_at END, 'cancel_requested', l.cancel_reason),
@@ -397,7 +395,7 @@ SELECT * FROM (
         (r.at, 'reopened', r.actor, r.reason, jsonb_build_object('order', r.no))) AS t (at, what, actor, reason, details)
     WHERE r.lead_id = $1
     UNION ALL
-    -- What we did, and what we concluded by ourselves.
+    -- Our actions, and our own conclusions.
     SELECT t.at, 'ours', NULL, 'attempt', t.what, a.id, a.ordinal, NULL, t.reason, '{}'
     FROM attempts AS a
     CROSS JOIN LATERAL (VALUES
@@ -410,9 +408,9 @@ SELECT * FROM (
     SELECT t.at, 'ours', t.carrier_at, 'carrier', t.type, t.attempt_id, t.ordinal, NULL, t.error,
            jsonb_strip_nulls(jsonb_build_object('call_id', t.call_id, 'reason', t.reason, 'duration_s', t.duration_s::int,
                                                 'times', CASE WHEN t.times > 1 THEN t.times END))
-    FROM told AS t
+    FROM reported AS t
     UNION ALL
-    -- What is known of a call after its events were forgotten, by the carrier's clock alone.
+    -- The facts of a call whose events were deleted, by the carrier's clock alone.
     SELECT t.at, 'carrier', NULL, 'carrier', t.what, a.id, a.ordinal, NULL, NULL,
            CASE WHEN t.what = 'ended' THEN jsonb_strip_nulls(jsonb_build_object('reason', a.end_reason, 'duration_s', a.duration_s))
                 ELSE '{}' END
@@ -420,7 +418,7 @@ SELECT * FROM (
     CROSS JOIN LATERAL (VALUES
         (a.ringing_at, 'ringing'), (a.answered_at, 'answered'),
         (CASE WHEN a.state = 'ended' THEN a.ended_at END, 'ended')) AS t (at, what)
-    WHERE a.lead_id = $1 AND NOT EXISTS (SELECT FROM told WHERE told.attempt_id = a.id AND told.type = t.what)
+    WHERE a.lead_id = $1 AND NOT EXISTS (SELECT FROM reported WHERE reported.attempt_id = a.id AND reported.type = t.what)
     UNION ALL
     SELECT r.reported_at, 'ours', NULL, 'agent', 'reported', r.attempt_id, a.ordinal, NULL, r.disposition,
            jsonb_strip_nulls(jsonb_build_object('opt_out', r.opt_out, 'callback_at', r.callback_at))
@@ -428,7 +426,7 @@ SELECT * FROM (
     JOIN call_reports AS r ON r.attempt_id = a.id
     WHERE a.lead_id = $1
     UNION ALL
-    -- An order to call it again is told above, from the order itself.
+    -- An order to call it again is above, from the order itself.
     SELECT g.at, 'ours', NULL, 'audit', g.action, NULL, NULL, g.actor, g.reason, g.details
     FROM audit_log AS g
     WHERE g.subject = $1::text AND g.action <> 'lead.reopened'
@@ -439,8 +437,8 @@ SELECT * FROM (
     FROM decisions AS d
     WHERE d.lead_id = $1
     UNION ALL
-    -- The jobs that followed, found by their unique keys: of its end, of each webhook about it, of
-    -- what is found out about its calls.
+    -- The jobs that followed, found by their unique keys: of its end, of each webhook about it, of the enrichments of its
+    -- calls.
     SELECT j.created_at, 'ours', NULL, CASE j.job_type WHEN 'deliver_webhook' THEN 'webhook' ELSE 'job' END, j.job_type, NULL, NULL, NULL,
            concat_ws(': ', j.state, j.last_error_message),
            jsonb_strip_nulls(jsonb_build_object('job_id', j.id, 'runs', j.attempt_count, 'finished_at', j.finished_at))
@@ -460,7 +458,7 @@ SELECT * FROM (
     CROSS JOIN LATERAL (
         SELECT id, job_type, created_at, 'waits' AS state, last_error_message, attempt_count, NULL::timestamptz AS finished_at
         FROM job_outbox AS o
-        -- By the unique index: a twin that was enqueued beside it says nothing else.
+        -- By the unique index: a twin that was enqueued beside it has the same content.
         WHERE o.job_type = wanted.job_type AND o.unique_key = wanted.unique_key AND o.status = 'PENDING' AND NOT o.beside
         UNION ALL
         SELECT id, job_type, created_at, 'runs', last_error_message, attempt_count, NULL

@@ -6,7 +6,7 @@ WHERE holds_channel AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS 
 GROUP BY state
 
 -- name: channels
--- Channels of the tenant's own numbers: how many there are, how many are held. Of shared numbers others would be seen.
+-- Channels of the tenant's own numbers: how many there are, how many are held. Shared numbers would show other tenants' calls.
 SELECT coalesce(sum(n.max_channels), 0)::int AS capacity,
        coalesce(sum((SELECT count(*) FROM attempts AS a WHERE a.number_id = n.id AND a.holds_channel)), 0)::int AS held
 FROM numbers AS n
@@ -14,7 +14,7 @@ WHERE n.status <> 'disabled'
   AND ($1::text IS NULL OR n.reseller_id = $1) AND ($2::text IS NULL OR n.merchant_id = $2)
 
 -- name: holders
--- Who holds the channels of a number. On a number that is not the tenant's own, only the tenant's own calls are told.
+-- The holders of the channels of a number. On a number that is not the tenant's own, only the tenant's own calls.
 SELECT a.channel_no, a.id AS attempt_id, a.lead_id, a.direction, a.merchant_id, a.to_phone, a.from_phone, a.state,
        a.carrier_call_id, a.intent_at AS held_since, a.answered_at, a.pod
 FROM attempts AS a
@@ -23,12 +23,12 @@ WHERE a.number_id = $3 AND a.holds_channel
 ORDER BY a.channel_no
 
 -- name: lead_estimate
--- About how many leads there are: what the last vacuum or analyze saw. Counting them would read every one. -1: never seen.
+-- An estimate of the number of leads, from the last vacuum or analyze. Counting them would read every one. -1: none yet.
 SELECT reltuples::bigint FROM pg_class WHERE oid = 'leads'::regclass
 
 -- name: processes
--- Who runs, with which roles, and since when nothing was heard of them; and which of them leads. Names end in a slash and
--- eight random characters, other ones for the process than for its lease.
+-- The processes, their roles, and the age of their last heartbeat; and which of them leads. Names end in a slash and eight
+-- random characters, which differ between the process and its lease.
 SELECT p.id, p.roles, p.started_at, extract(epoch FROM clock_timestamp() - p.seen_at)::float8 AS silent_s,
        EXISTS (SELECT FROM leaders AS l
                WHERE l.expires_at > clock_timestamp() AND left(l.holder, -9) = left(p.id, -9)) AS is_leader
@@ -37,8 +37,8 @@ ORDER BY p.id
 LIMIT $1
 
 -- name: queues
--- The flows that have leads waiting for their turn now, the longest waiting first. Flows are found one by one through the
--- index and each is counted up to $4, so that a million leads cost no more than a few.
+-- The flows with leads waiting for their turn now, the longest waiting first. Flows are found one by one through the index and
+-- each is counted up to $4, so that a million leads cost no more than a few.
 WITH RECURSIVE flows AS (
     (SELECT pool_id, merchant_id, coalesce(campaign_id, '00000000-0000-0000-0000-000000000000') AS campaign, reseller_id, 1 AS nth
      FROM leads WHERE status = 'BACKLOG'
@@ -67,7 +67,7 @@ WITH RECURSIVE flows AS (
 SELECT h.merchant_id, nullif(h.campaign, '00000000-0000-0000-0000-000000000000') AS campaign_id, h.pool_id, h.due_at AS first_due_at,
        counted.due, counted.waiting
 FROM heads AS h
--- In the order in which they are due: whatever is due is among the first.
+-- In the order in which they are due: due leads are among the first.
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE first.due_at <= clock_timestamp())::int AS due, count(*)::int AS waiting
     FROM (
@@ -79,9 +79,9 @@ CROSS JOIN LATERAL (
 ORDER BY h.due_at
 
 -- name: paces
--- How fast calls of flows have ended lately: calls of the last $4 seconds, and over how long. Found as by `recent`, and as
--- far back as a call may last: at most $6 rows, of the last $5 seconds. A flow that began within the time is judged from its
--- first call on. A call belongs to a flow if its number is in the flow's pool, or in the one it may move to.
+-- How fast calls of flows have ended recently: calls of the last $4 seconds, and the period. Found as by `recent`, and as far
+-- back as a call may last: at most $6 rows, of the last $5 seconds. A flow that began within the period is measured from its
+-- first call on. A call belongs to a flow if its number is in the flow's pool, or in its overflow pool.
 -- $1-$3 the flows: pools, merchants, campaigns
 WITH newest AS MATERIALIZED (
     SELECT direction, merchant_id, campaign_id, number_id, send_at, ended_at
@@ -102,12 +102,12 @@ WHERE n.direction = 'outbound'
 GROUP BY f.pool_id, f.merchant_id, f.campaign_id
 
 -- name: recent
--- What was dialled in the last $3 seconds: by slices of $4 seconds, and by how it ended. Ids are UUIDv7, so the primary key
--- finds the newest; at most $5 rows are read, and `since` says how far back they reach. Half a minute more than the
--- window is read, for dialers whose clocks run behind. The moment is asked for once, in a query of its own: asked for each
--- row, it could not be looked up in an index. A call that was answered and had no agent ended so, whatever the carrier says;
--- `busy` is an engaged line. Lateness counts from the moment when everything that a call needs was there. Endings are
--- counted apart from slices: lateness is sorted once, not twice.
+-- The dials of the last $3 seconds: by slices of $4 seconds, and by how they ended. Ids are UUIDv7, so the primary key finds
+-- the newest; at most $5 rows are read, and `since` says how far back they reach. 30 s more than the window are read, for
+-- dialers whose clocks run behind. The time is read once, in a query of its own: read per row, it could not be looked up in an
+-- index. An answered call without an agent ended so, whatever the carrier reports; `busy` is an engaged line. Lateness counts
+-- from the time when all that a call needs was available. Endings are counted apart from slices: lateness is sorted once, not
+-- twice.
 WITH newest AS MATERIALIZED (
     SELECT reseller_id, merchant_id, send_at, state, CASE WHEN agent = 'none' THEN 'no_agent' ELSE end_reason END AS end_reason,
            extract(epoch FROM send_at - coalesce(ready_at, lead_due_at))::float8 AS late_s

@@ -1,6 +1,6 @@
 -- name: calls
--- The calls of an account that go on as far as we know, those first that were asked about longest ago. What was dialled a moment
--- ago is left to its webhooks.
+-- The live calls of an account, those first whose last check is the oldest. Calls of the last seconds are left to their
+-- webhooks.
 SELECT a.id, a.lead_id, a.state, a.carrier_call_id, a.to_phone, a.from_phone, a.send_at,
        extract(epoch FROM clock_timestamp() - a.send_at)::float8 AS age_s
 FROM attempts AS a
@@ -10,9 +10,9 @@ ORDER BY coalesce(a.looked_at, a.send_at)
 
 -- name: claim
 -- Accounts whose calls are to be compared with their carrier's list now, each by one process at a time: when their turn has
--- come, or when calls that should ring by now have not been heard of, which is what lost webhooks look like from here. An account
--- that is new here has its turn at the next look.
--- $1 lease in seconds  $2 seconds between two looks  $3 carriers whose webhooks do not tell that a call rings
+-- come, or when calls that should ring by now have no event, as after lost webhooks. A new account has its turn in the next
+-- round.
+-- $1 lease in seconds  $2 seconds between two checks  $3 carriers whose webhooks do not report that a call rings
 WITH live AS MATERIALIZED (
     SELECT a.carrier, a.account, count(*) AS calls,
            count(*) FILTER (WHERE a.state = 'accepted' AND a.send_at < clock_timestamp() - interval '15 seconds'
@@ -39,32 +39,32 @@ WHERE l.carrier = due.carrier AND l.account = due.account
 RETURNING l.carrier, l.account
 
 -- name: done
--- An account was looked through. Its next turn is in $3 seconds, unless somebody brought it forward meanwhile.
+-- An account was compared. Its next turn is in $3 seconds, unless it was moved forward meanwhile.
 UPDATE account_looks
 SET leased_until = NULL, looked_at = clock_timestamp(),
     next_at = CASE WHEN next_at <= clock_timestamp() THEN next_at
                    ELSE clock_timestamp() + make_interval(secs => $3) END
 WHERE carrier = $1 AND account = $2
 
--- name: heard
--- A process that takes webhooks is here and reaches Postgres. If none was for longer than $1 seconds (no process, no Postgres,
--- no way to it), webhooks may have been lost, and the calls of all accounts are asked about at once. Who was at it when the gap
--- began may have failed with it: nobody waits for the end of that lease.
-WITH was AS MATERIALIZED (
+-- name: note_receiving
+-- A process that receives webhooks runs and reaches Postgres. If none did for longer than $1 seconds (no process, no Postgres,
+-- no network), webhooks may have been lost, and the calls of all accounts are compared at once. A process that was at it when
+-- the gap began may have failed with it: its lease is not waited for.
+WITH before AS MATERIALIZED (
     SELECT ran_at FROM webhook_hearing FOR NO KEY UPDATE
-), heard AS (
-    UPDATE webhook_hearing SET ran_at = clock_timestamp() FROM was
-    RETURNING was.ran_at < clock_timestamp() - make_interval(secs => $1) AS is_gap
+), receiving AS (
+    UPDATE webhook_hearing SET ran_at = clock_timestamp() FROM before
+    RETURNING before.ran_at < clock_timestamp() - make_interval(secs => $1) AS is_gap
 )
 UPDATE account_looks AS l
 SET next_at = least(l.next_at, greatest(clock_timestamp(), l.looked_at + interval '5 seconds')), leased_until = NULL
-FROM heard
-WHERE heard.is_gap
+FROM receiving
+WHERE receiving.is_gap
 RETURNING l.carrier
 
--- name: looked
--- The carrier has told of these calls. Of those that ring or talk ($2) nobody else need ask for $3 seconds; what waits in the
--- carrier's queue keeps its own check, which takes it back when its window closes.
+-- name: note_checked
+-- The carrier listed these calls. Those that ring or are answered ($2) need no other check for $3 seconds; one in the
+-- carrier's queue keeps its own check, which cancels it when its window closes.
 UPDATE attempts AS a
 SET looked_at = clock_timestamp(),
     next_check_at = CASE WHEN w.is_under_way
@@ -76,15 +76,15 @@ FROM (SELECT a.id, w.is_under_way
 WHERE a.id = w.id
 
 -- name: oldest
--- How long ago, at most, the carrier of a call that goes on was asked about it or told of it.
+-- The age of the oldest check or event of a live call, by carrier.
 SELECT a.carrier, max(extract(epoch FROM clock_timestamp()
                               - greatest(a.send_at, a.looked_at, a.ringing_at, a.answered_at)))::float8 AS age_s
 FROM attempts AS a
 WHERE a.holds_channel AND a.state IN ('accepted', 'ringing', 'answered')
 GROUP BY 1
 
--- name: soon
--- Webhooks of an account were lost: its calls are asked about at once, and every 5 s at most.
+-- name: check_soon
+-- Webhooks of an account were lost: its calls are compared at once, and every 5 s at most.
 UPDATE account_looks
 SET next_at = least(next_at, greatest(clock_timestamp(), looked_at + interval '5 seconds'))
 WHERE carrier = $1 AND account = $2

@@ -7,7 +7,7 @@ SELECT in_box, number, status_before, known_at FROM mailbox_append($1, $2, $3, $
 SELECT number, is_new, status_before FROM mailbox_append_one($1, $2, $3, $4, $5, $6)
 
 -- name: bury
--- Park a mailbox as dead whose workers were lost too often. Guarded by the fence.
+-- Make a mailbox whose workers were lost too often a dead letter. Guarded by the fence.
 UPDATE mailboxes
 SET processing_status = 'dead', claimable_at = NULL, locked_by = NULL
 WHERE kind = $1 AND key = $2 AND fence = $3 AND processing_status = 'processing'
@@ -29,8 +29,8 @@ FROM mailbox_claim_one($1, $2, $3, $4, $5)
 SELECT key, processing_status, took FROM mailbox_complete($1, $2, $3, $4, $5, $6)
 
 -- name: fail
--- Put a failed mailbox back with a later turn, or park it as dead after too many failures. Guarded by the fence.
--- $7: whether it is its own fault. What the database could not do just now says nothing of the mailbox.
+-- Put a failed mailbox back with a later turn, or make it a dead letter after too many failures. Guarded by the fence.
+-- $7: whether the failure counts. What the database could not do now says nothing about the mailbox.
 UPDATE mailboxes
 SET processing_status = CASE WHEN $7 AND failures + 1 >= $5 THEN 'dead' ELSE 'queued' END,
     claimable_at = CASE WHEN $7 AND failures + 1 >= $5 THEN NULL ELSE clock_timestamp() + make_interval(secs => $6) END,
@@ -39,9 +39,9 @@ WHERE kind = $1 AND key = $2 AND fence = $3 AND processing_status = 'processing'
 RETURNING processing_status
 
 -- name: follow_clock_back
--- The clock was set back: turns and ends of leases that were written before lie as far ahead as the jump was. What waits has its
--- turn now, unless it failed: then after the longest backoff at most. A lease ends when it would have, by the time that truly
--- passed; live workers renew anyway.
+-- The clock was set back: turns and ends of leases that were written before lie as far ahead as the jump was. A waiting
+-- mailbox has its turn now, unless it failed: then after the longest backoff at most. A lease ends when it would have, by the
+-- time that really passed; live workers renew anyway.
 UPDATE mailboxes AS m
 SET claimable_at = CASE WHEN m.processing_status = 'processing'
                         THEN least(m.claimable_at - make_interval(secs => $4), clock_timestamp() + make_interval(secs => $2))
@@ -54,7 +54,7 @@ WHERE m.kind = $1 AND m.id = ANY (ARRAY(
     FOR NO KEY UPDATE SKIP LOCKED))
 
 -- name: truly_due
--- The clock was set forward by $2 seconds: what waits and has its turn, and leases that would be over without that. Leases that
+-- The clock was set forward by $2 seconds: mailboxes whose turn it is, and leases that would be over without that. Leases that
 -- the jump alone ended are their owners' to renew.
 SELECT key FROM mailboxes
 WHERE kind = $1 AND claimable_at <= statement_timestamp()
@@ -90,9 +90,9 @@ ORDER BY key
 LIMIT $4
 
 -- name: list_active
--- Mailboxes of a kind that wait or are in hand, in the order of their keys, after $3. Where few are not idle they are all
--- read from the index of those and sorted: in the order of keys, a million idle ones would come before the first that
--- waits. Where many are, that order soon meets a page of them.
+-- Mailboxes of a kind that wait or are claimed, in the order of their keys, after $3. Where few are not idle they are all read
+-- from the index of those and sorted: in the order of keys, a million idle ones would come before the first that waits. Where
+-- many are, that order soon meets a page of them.
 WITH few AS MATERIALIZED (
     SELECT count(*) <= 1000 AS is_so
     FROM (SELECT FROM mailboxes WHERE kind = $1 AND claimable_at IS NOT NULL LIMIT 1001) AS counted
@@ -100,7 +100,7 @@ WITH few AS MATERIALIZED (
     SELECT * FROM mailboxes
     WHERE (SELECT is_so FROM few) AND kind = $1 AND claimable_at IS NOT NULL AND processing_status = $2
     ORDER BY claimable_at
-), found AS (
+), listed AS (
     SELECT * FROM near WHERE key > $3
     UNION ALL
     (SELECT * FROM mailboxes
@@ -109,12 +109,12 @@ WITH few AS MATERIALIZED (
 )
 SELECT kind, key, processing_status, appended, processed, failures, last_error, locked_by, claimable_at,
        processing_started_at, last_processed_at, created_at
-FROM found
+FROM listed
 ORDER BY key
 LIMIT $4
 
 -- name: list_events
--- The events of a mailbox after $3, in their order: all, the unprocessed, or those that were set aside.
+-- The events of a mailbox after $3, in their order: all, the unprocessed, or the parked ones.
 SELECT m.kind, m.key, e.seq, e.dedupe_key, e.type, e.payload, e.created_at, e.processed_at, e.error
 FROM mailboxes AS m JOIN mailbox_events AS e ON e.mailbox_id = m.id
 WHERE m.kind = $1 AND m.key = $2 AND e.seq > $3
@@ -123,15 +123,15 @@ ORDER BY e.seq
 LIMIT $5
 
 -- name: lock
--- Lock mailboxes until the end of the transaction, sorted, and make those that are missing: migration 0031 says how.
+-- Lock mailboxes until the end of the transaction, sorted, and insert missing ones: migration 0031 says how.
 SELECT FROM mailbox_lock($1, $2, $3)
 
 -- name: lock_free
--- Lock those of these mailboxes that nobody holds, without waiting; their places: migration 0068 says how.
+-- Lock those of these mailboxes that are not locked, without waiting; returns their positions: migration 0068 says how.
 SELECT mailbox_lock_free($1, $2)
 
 -- name: mark
--- Mark events of a mailbox that is in our hands. Guarded by the fence.
+-- Mark events of a claimed mailbox. Guarded by the fence.
 UPDATE mailbox_events AS e
 SET processed_at = clock_timestamp()
 FROM mailboxes AS m
@@ -140,11 +140,11 @@ WHERE m.kind = $1 AND m.key = $2 AND m.fence = $3 AND m.processing_status = 'pro
 RETURNING e.seq
 
 -- name: now
--- What time it is there.
+-- Postgres's time.
 SELECT clock_timestamp()
 
 -- name: park
--- Keep the reason beside events that could not be read. They were marked by the completion in the same transaction.
+-- Store the reason beside unreadable events. The completion in the same transaction has marked them.
 UPDATE mailbox_events AS e
 SET error = p.error, processed_at = COALESCE(e.processed_at, clock_timestamp())
 FROM unnest($2::text[], $3::bigint[], $4::text[]) AS p (key, seq, error)
@@ -159,7 +159,7 @@ WHERE kind = $1 AND key = $2 AND processing_status = 'idle'
 RETURNING key
 
 -- name: release
--- Give claims back unhandled, when a worker stops: the next one takes them at once, and nothing counts as a failure.
+-- Give claims back unhandled, when a worker stops: the next one takes them at once, and no failure is counted.
 WITH ours AS (
     SELECT m.kind, m.key
     FROM unnest($2::text[], $3::bigint[]) AS c (key, fence) JOIN mailboxes AS m ON m.kind = $1 AND m.key = c.key
@@ -174,8 +174,8 @@ WHERE m.kind = ours.kind AND m.key = ours.key
 RETURNING m.key
 
 -- name: rename
--- Move mailboxes to another kind, whose handlers take them from then on. Those stay that a worker has in hand, and those whose
--- key is there already under the new kind: two mailboxes cannot become one, since each numbers its own events.
+-- Move mailboxes to another kind, whose handlers take them from then on. Claimed ones stay, and those whose key exists under
+-- the new kind: two mailboxes cannot become one, since each numbers its own events.
 WITH free AS (
     SELECT m.kind, m.key FROM mailboxes AS m
     WHERE m.kind = $1 AND m.processing_status <> 'processing'
@@ -190,8 +190,8 @@ WHERE m.kind = free.kind AND m.key = free.key
 RETURNING m.key
 
 -- name: renew
--- Lengthen the leases of what is still being handled; the answer names the fences that are no longer ours. A row that
--- somebody has locked for a moment is left for the next beat: there are three of them in a lease.
+-- Renew the leases of what is still being handled; returns the fences that were lost. A locked row is left for the next
+-- renewal: there are three of them in a lease.
 WITH held AS (
     SELECT h.key, h.fence, m.fence AS true_fence, m.processing_status
     FROM unnest($2::text[], $3::bigint[]) AS h (key, fence)
@@ -210,7 +210,7 @@ WITH held AS (
 SELECT fence FROM held WHERE true_fence IS DISTINCT FROM fence OR processing_status <> 'processing'
 
 -- name: replay
--- Bring dead mailboxes back with a clean slate: one, or all of a kind.
+-- Bring dead mailboxes back with their failures reset: one, or all of a kind.
 WITH dead AS (
     SELECT kind, key FROM mailboxes
     WHERE kind = $1 AND processing_status = 'dead' AND ($2::text IS NULL OR key = $2)
@@ -225,8 +225,8 @@ WHERE m.kind = dead.kind AND m.key = dead.key
 RETURNING m.key
 
 -- name: replay_event
--- Give an event that was set aside another turn, as if it came now: under its mailbox's lock it gets the next number.
--- With its old number it would lie behind what is already processed.
+-- Append a parked event again, as if it came now: under its mailbox's lock it gets the next number. Its old number is below
+-- those that are already processed.
 WITH again AS (
     UPDATE mailbox_events AS e
     SET seq = m.appended + 1, processed_at = NULL, error = NULL
@@ -243,9 +243,9 @@ WHERE m.kind = $1 AND m.key = $2
 RETURNING again.seq
 
 -- name: retire_events
--- Remove events that were processed long ago, some at a time, about in the order of their arrival. What is not processed
--- stays, however old. The age is asked of `created_at`, which has an index: an event that waited for long is removed
--- only when it has been processed for as long. The scan goes on from $3; what lies out of order waits for the next run.
+-- Remove events that were processed long ago, some at a time, roughly in the order of their arrival. Unprocessed ones stay,
+-- however old. The age is that of `created_at`, which has an index: an event that waited for long is removed only when it has
+-- been processed for as long. The scan continues from $3; what lies out of order waits for the next run.
 WITH old AS (
     SELECT ctid, created_at FROM mailbox_events
     WHERE created_at < statement_timestamp() - make_interval(secs => $1) AND created_at >= $3
@@ -258,8 +258,8 @@ WITH old AS (
 SELECT count(*) AS removed, min(created_at) AS upto FROM old
 
 -- name: retire_mailboxes
--- Remove mailboxes that have been idle for long and have no events left. One that is appended to meanwhile is locked,
--- or no longer idle when its lock is had; an append that comes a moment later makes it again.
+-- Remove mailboxes that have been idle for long and have no events left. One that is appended to meanwhile is locked, or no
+-- longer idle when its lock is acquired; a later append inserts it again.
 WITH old AS (
     SELECT m.kind, m.key FROM mailboxes AS m
     WHERE m.processing_status = 'idle'
@@ -271,7 +271,7 @@ WITH old AS (
 DELETE FROM mailboxes AS m USING old WHERE m.kind = old.kind AND m.key = old.key AND m.processing_status = 'idle'
 
 -- name: set_aside
--- Set a pending event aside, so that the rest of its mailbox can go on without it.
+-- Park a pending event, so that its mailbox can go on without it.
 UPDATE mailbox_events AS e
 SET processed_at = clock_timestamp(), error = $4
 FROM mailboxes AS m
@@ -279,8 +279,8 @@ WHERE m.kind = $1 AND m.key = $2 AND e.mailbox_id = m.id AND e.seq = $3 AND e.pr
 RETURNING e.seq
 
 -- name: set_aside_lately
--- How many events of each kind were set aside within the last $1 seconds, by whatever process. The partial index has nothing
--- but those that were set aside.
+-- How many events of each kind were parked within the last $1 seconds, by any process. The partial index has the parked ones
+-- alone.
 WITH recent AS MATERIALIZED (
     SELECT mailbox_id FROM mailbox_events
     WHERE error IS NOT NULL AND processed_at > clock_timestamp() - make_interval(secs => $1)
@@ -290,8 +290,8 @@ FROM recent AS r JOIN mailboxes AS m ON m.id = r.mailbox_id
 GROUP BY m.kind
 
 -- name: stuck
--- Mailboxes that have been in hand for long: a handler that takes its time, or a worker that died with a long lease. Their
--- leases end after every turn that waits, or ended long ago: they are looked for at both ends of the queue.
+-- Mailboxes that have been claimed for long: a slow handler, or a worker that died with a long lease. Their leases end after
+-- every waiting turn, or ended long ago: they are searched at both ends of the queue.
 WITH RECURSIVE kinds AS (
     (SELECT kind FROM mailboxes WHERE claimable_at IS NOT NULL ORDER BY kind LIMIT 1)
     UNION ALL
@@ -316,9 +316,9 @@ ORDER BY processing_started_at, kind, key
 LIMIT $2
 
 -- name: summary
--- The backlog, the stuck and the dead in numbers, by kind, of all kinds or of these. Read from the partial indexes, kind by
--- kind: idle mailboxes cost nothing. Of each kind at most $2 are counted (NULL: all), those in hand before those that
--- wait; since when the oldest waits is also asked from the other end.
+-- Counts of waiting, claimed and dead mailboxes, by kind, of all kinds or of these. Read from the partial indexes, kind by
+-- kind: idle mailboxes cost nothing. Of each kind at most $2 are counted (NULL: all), claimed ones before those that wait;
+-- the age of the oldest is also read from the other end.
 WITH RECURSIVE kinds AS (
     (SELECT kind FROM mailboxes WHERE claimable_at IS NOT NULL ORDER BY kind LIMIT 1)
     UNION ALL

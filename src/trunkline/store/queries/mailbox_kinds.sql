@@ -1,5 +1,5 @@
 -- name: delete
--- Forget a kind that has no mailboxes: a later owner of its name must not find another's events.
+-- Delete a kind that has no mailboxes: a later owner of its name must not find another's events.
 DELETE FROM mailbox_kinds
 WHERE kind = $1 AND NOT EXISTS (SELECT FROM mailboxes WHERE kind = $1)
 RETURNING kind
@@ -28,13 +28,13 @@ LIMIT $4
 SELECT kind FROM mailbox_kinds WHERE reseller_id = $1 AND ($2::text IS NULL OR merchant_id = $2)
 
 -- name: rotate
--- A new secret. The old one goes on being good beside it for a while.
+-- A new secret. The old one stays valid beside it for a while.
 UPDATE mailbox_kinds
 SET old_secret_sealed = secret_sealed, old_secret_until = now() + make_interval(secs => $3), secret_sealed = $2
 WHERE kind = $1
 RETURNING *
 
 -- name: secrets
--- What may sign an append to this kind now.
+-- The secrets that may sign an append to this kind now.
 SELECT secret_sealed, CASE WHEN old_secret_until > now() THEN old_secret_sealed END AS old_secret_sealed
 FROM mailbox_kinds WHERE kind = $1

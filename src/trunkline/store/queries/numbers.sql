@@ -1,10 +1,10 @@
 -- name: delete
--- Remove a number, and what was decided about calls that come in on it. The caller has locked it and found no call on it.
+-- Remove a number, and its inbound policy. The caller has locked it and found no call on it.
 WITH forgotten AS (DELETE FROM inbound_policies WHERE number_id = $1)
 DELETE FROM numbers WHERE id = $1
 
 -- name: delete_pool
--- Remove a pool. Foreign keys refuse it while a number, a lead or a merchant names it.
+-- Remove a pool. Foreign keys refuse it while a number, a lead or a merchant refers to it.
 DELETE FROM pools WHERE id = $1
 
 -- name: get
@@ -27,7 +27,7 @@ WHERE id = $3
 SELECT count(*) FROM attempts WHERE number_id = $1 AND holds_channel
 
 -- name: insert
--- A new number. It belongs to whom its pool belongs: every lead of a pool may use every number of it.
+-- A new number. Its owner is its pool's: every lead of a pool may use every number of it.
 INSERT INTO numbers (id, e164, pool_id, reseller_id, merchant_id, carrier, account, max_channels, starts_per_s, status)
 SELECT $1, $2, p.id, p.reseller_id, p.merchant_id, $4, $5, $6, $7, $8
 FROM pools p
@@ -64,11 +64,11 @@ ORDER BY id
 LIMIT $4
 
 -- name: lock
--- Hold a number against dialers, who lock it FOR SHARE in their intent: after this, its calls can be counted.
+-- Lock a number against dialers, which lock it FOR SHARE in their intent: after this, its calls can be counted.
 SELECT id FROM numbers WHERE id = $1 FOR UPDATE
 
 -- name: update
--- Change what was named. The owner follows the pool. The pace can be emptied, so it carries a flag.
+-- Change the named fields. The owner follows the pool. The pace is nullable, so it has a flag.
 UPDATE numbers n SET
     pool_id      = p.id,
     reseller_id  = p.reseller_id,
@@ -85,7 +85,7 @@ WHERE n.id = $1 AND p.id = coalesce($2, n.pool_id)
 RETURNING n.*, (SELECT count(*) FROM attempts AS a WHERE a.number_id = n.id AND a.holds_channel) AS channels_held
 
 -- name: update_pool
--- Change what was named. Its owner never changes: leads of other tenants would lose it, or gain it.
+-- Change the named fields. Its owner never changes: leads of other tenants would lose it, or gain it.
 UPDATE pools
 SET name             = coalesce($2, name),
     overflow_pool_id = CASE WHEN $3 THEN $4 ELSE overflow_pool_id END,

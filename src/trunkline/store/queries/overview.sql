@@ -5,13 +5,13 @@ FROM numbers AS n
 ORDER BY n.e164
 
 -- name: run_due
--- When each attempt of a run was due, to compare with the moment in which the carrier got its request.
+-- When each attempt of a run was due, to compare with the time at which the carrier got its request.
 SELECT a.id, a.lead_due_at
 FROM attempts AS a JOIN leads AS l ON l.id = a.lead_id
 WHERE l.merchant_id = ANY($1) AND starts_with(l.request_id, $2)
 
 -- name: run_progress
--- How far the leads of one run have come, and how late their calls left. A run is named by the prefix of its request ids.
+-- The progress of the leads of one run, and the lateness of their calls. A run is named by the prefix of its request ids.
 SELECT count(*) FILTER (WHERE l.status = 'BACKLOG')::int AS backlog,
        count(*) FILTER (WHERE l.status = 'PROCESSING')::int AS processing,
        count(*) FILTER (WHERE l.status = 'FINISHED')::int AS finished,

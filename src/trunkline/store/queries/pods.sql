@@ -1,15 +1,15 @@
 -- name: adopt
--- The first heartbeat of a pod that the cluster told of before, or of one that Valkey has lost: it stays the same.
+-- The first heartbeat of a pod that Kubernetes reported before, or of one that Valkey has lost: it stays the same.
 -- $1 name  $2 boot id  $3 sequence  $4 leaving  $5 named  $6 ip  $7 port  $8 version  $9 base URL  $10 interval  $11 hanging
 UPDATE pods AS p
 SET boot_id = $2, sequence = $3, heard_at = clock_timestamp(), ip = $6, port = $7, version = $8, base_url = $9,
     leaving_since = CASE WHEN $4 THEN coalesce(p.leaving_since, clock_timestamp()) END, interval_s = $10,
-    named = ARRAY(SELECT said FROM unnest($5::text[]) AS said WHERE said <> ALL(p.reset_calls)), hanging = $11::text[]
+    named = ARRAY(SELECT call FROM unnest($5::text[]) AS call WHERE call <> ALL(p.reset_calls)), hanging = $11::text[]
 WHERE p.name = $1
 RETURNING incarnation, tier, calls_max, past_boots
 
 -- name: advance_hearing
--- Every router says every second that heartbeats can be heard. After a gap, or when the clock ran backwards, silence counts
+-- Every router records every second that it receives heartbeats. After a gap, or when the clock ran backwards, silence counts
 -- from now on.
 UPDATE pod_hearing
 SET since = CASE WHEN clock_timestamp() - ran_at > interval '5 seconds' OR ran_at > clock_timestamp() + interval '1 second'
@@ -17,7 +17,7 @@ SET since = CASE WHEN clock_timestamp() - ran_at > interval '5 seconds' OR ran_a
     ran_at = clock_timestamp()
 
 -- name: all
--- Pods as Valkey's pools show them; of all tiers, or those named ($1, NULL for all).
+-- Pods for Valkey's pools; of all tiers, or those named ($1, NULL for all).
 SELECT p.name, p.incarnation, p.tier, p.calls_max, p.base_url, p.ip, p.port, p.version, p.boot_id, p.past_boots, p.uid, p.sequence,
        p.named, p.hanging, p.reset_calls, p.interval_s, p.is_ready, p.leaving_since IS NOT NULL AS is_leaving,
        p.changing_since IS NOT NULL AS is_changing,
@@ -28,7 +28,7 @@ WHERE $1::text[] IS NULL OR p.name = ANY($1)
 ORDER BY p.name
 
 -- name: attach
--- Gives a call back to the pod that names it, on its lowest free slot.
+-- Attaches a call to the pod that names it, on its lowest free slot.
 -- $1 allocation  $2 pod
 UPDATE allocations AS a
 SET pod = p.name, incarnation = p.incarnation, joined_at = coalesce(a.joined_at, clock_timestamp()),
@@ -46,7 +46,7 @@ RETURNING a.id
 SELECT call FROM allocations WHERE pod = $1 AND ended_at IS NULL AND call IS NOT NULL ORDER BY begun_at
 
 -- name: change
--- Changes pods that took nothing for 2 s, so that no intent in flight is overlooked. One that changes its tier has no call; one
+-- Changes pods that took nothing for 2 s, so that no intent in flight is missed. One that changes its tier has no call; one
 -- whose maximum is lowered has none above it. $1 names  $2 tiers  $3 maxima
 WITH wanted AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::int[]) AS w (name, tier, calls_max)
@@ -63,12 +63,12 @@ WHERE p.name = r.name
 RETURNING p.name, p.tier
 
 -- name: drain
--- Keeps new calls away for so many seconds; 0 lets them come again.
+-- Keeps new calls away for this many seconds; 0 ends the drain.
 UPDATE pods SET draining_until = CASE WHEN $2::float8 > 0 THEN clock_timestamp() + make_interval(secs => $2) END WHERE name = $1
 
 -- name: end_dropped
--- Calls that their pods named and name no more, of users of the router who have no attempt here: their release was lost on
--- the way. The end of an attempt's call is told by its carrier: its agent may only have lost the stream.
+-- Calls that their pods named and no longer name, of users of the router without an attempt here: their release was lost. The
+-- carrier reports the end of an attempt's call: its agent may only have lost the stream.
 -- $1 pods  $2 calls
 WITH over AS MATERIALIZED (
     SELECT a.id FROM unnest($1::text[], $2::text[]) AS s (pod, call)
@@ -79,9 +79,9 @@ WITH over AS MATERIALIZED (
 UPDATE allocations AS a SET ended_at = clock_timestamp(), why = 'dropped' FROM over AS o WHERE a.id = o.id RETURNING a.id
 
 -- name: end_left
--- Calls without an attempt that their pods took, and have not named for $1 seconds although they were heard: their release was
--- lost, on the way or with a crash of this server, which does not wait for the disk then. The end of an attempt's call is
--- told by its carrier.
+-- Calls without an attempt that their pods took, and have not named for $1 seconds although they sent heartbeats: their
+-- release was lost, on the way or with a crash of this server, which does not wait for the disk then. The carrier reports the
+-- end of an attempt's call.
 WITH over AS MATERIALIZED (
     SELECT a.id
     FROM allocations AS a JOIN pods AS p ON p.name = a.pod AND p.incarnation = a.incarnation
@@ -100,8 +100,9 @@ WITH over AS MATERIALIZED (
 UPDATE allocations AS a SET ended_at = clock_timestamp(), why = $2 FROM over AS o WHERE a.id = o.id RETURNING a.id
 
 -- name: end_unnamed
--- The allocation of a call that never came: it ends if its carrier says that the call is over ($2), else it loses its pod and
--- may have another. Only this one, and only while its pod has not named it: since the carrier was asked it may have come.
+-- The allocation of a call that never came: it ends if its carrier reports that the call is over ($2), else it loses its pod
+-- and may have another. Only this one, and only while its pod has not named it: since the query to the carrier it may have
+-- come.
 UPDATE allocations AS a
 SET ended_at = CASE WHEN $2 THEN clock_timestamp() END, why = CASE WHEN $2 THEN 'never came' END,
     pod = CASE WHEN $2 THEN a.pod END, slot = CASE WHEN $2 THEN a.slot END, incarnation = CASE WHEN $2 THEN a.incarnation END
@@ -110,33 +111,32 @@ WHERE a.id = $1 AND a.pod = $3 AND a.ended_at IS NULL AND a.joined_at IS NULL
 RETURNING a.id
 
 -- name: ended_lately
--- Calls that ended within the life of a tombstone, and how many seconds are left of it. Postgres knows them anyway: these
--- are for the time in which it is silent.
+-- Calls that ended within the time of a tombstone, and its remaining seconds. Postgres has them anyway: these are for the time
+-- in which it is unavailable.
 SELECT a.call, ceil($1 - extract(epoch FROM clock_timestamp() - a.ended_at))::int AS left_s
 FROM allocations AS a
 WHERE a.ended_at > clock_timestamp() - make_interval(secs => $1) AND a.call IS NOT NULL
 ORDER BY a.ended_at DESC LIMIT 20000
 
 -- name: ending
--- Pods that name calls which no live row gives them, and those of which handlers hang.
-SELECT p.name AS pod, said.call
-FROM pods AS p CROSS JOIN LATERAL unnest(p.named) AS said (call)
-WHERE NOT EXISTS (SELECT FROM allocations AS a WHERE a.call = said.call AND a.pod = p.name AND a.ended_at IS NULL)
+-- Pods that name calls without a live row, and those whose handlers hang.
+SELECT p.name AS pod, named.call
+FROM pods AS p CROSS JOIN LATERAL unnest(p.named) AS named (call)
+WHERE NOT EXISTS (SELECT FROM allocations AS a WHERE a.call = named.call AND a.pod = p.name AND a.ended_at IS NULL)
 UNION
 SELECT p.name, hangs.call FROM pods AS p CROSS JOIN LATERAL unnest(p.hanging) AS hangs (call)
 ORDER BY pod, call LIMIT 1000
 
 -- name: existing
--- Which of these pods there are.
+-- Which of these pods exist.
 SELECT name FROM pods WHERE name = ANY($1::text[])
 
 -- name: forget_future_heartbeats
--- The clock was set back: who was heard in the future was heard now, or a silent pod would not be found until then.
+-- The clock was set back: a heartbeat from the future counts as now, or a silent pod would not be found until then.
 UPDATE pods SET heard_at = clock_timestamp() WHERE heard_at > clock_timestamp() + interval '1 second'
 
 -- name: insert
--- A pod that nobody knew: it goes to the first tier that has fewer pods than its target, else to standard. Who is leaving
--- fills no target.
+-- A new pod: it goes to the first tier that has fewer pods than its target, else to standard. A leaving pod fills no target.
 -- $1 name  $2 boot id  $3 sequence  $4 leaving  $5 named  $6 ip  $7 port  $8 version  $9 base URL  $10 interval
 -- $11 tiers in the order of assignment  $12 targets  $13 maxima  $14 uid  $15 ready  $16 hanging
 WITH tiers AS (
@@ -157,9 +157,9 @@ ON CONFLICT (name) DO NOTHING
 RETURNING incarnation, tier, calls_max, past_boots
 
 -- name: join_calls
--- Calls that their pods name for the first time: an agent has taken their stream. In the order of ids. One that is over by
--- now had its agent all the same. Answers with live calls without a pod that a pod names: it has them, whatever was lost
--- or met another call on its slot on the way.
+-- Calls that their pods name for the first time: an agent has taken their stream. In the order of ids. One that has ended by
+-- now had its agent all the same. Returns live calls without a pod that a pod names: it has them, whatever was lost or met
+-- another call on its slot on the way.
 -- $1 pods  $2 calls
 WITH here AS MATERIALIZED (
     SELECT a.id FROM unnest($1::text[], $2::text[]) AS s (pod, call)
@@ -184,12 +184,12 @@ WHERE a.ended_at IS NULL AND a.pod IS NOT NULL AND ($1::text[] IS NULL OR a.pod 
 ORDER BY a.pod, a.slot
 
 -- name: lock
--- One pod, held until the transaction ends: two requests of one pod register it once.
+-- One pod, locked until the transaction ends: two requests of one pod register it once.
 SELECT name, incarnation, tier, calls_max, boot_id, past_boots, uid, past_uid, sequence FROM pods WHERE name = $1 FOR NO KEY UPDATE
 
 -- name: lock_gone
--- A pod that is to be removed: the one that is meant ($2 uid, '' for any), and only if it has not spoken for $3 seconds (0: for
--- whatever it said). One that spoke meanwhile, or another one of the same name, stays.
+-- A pod to be removed: the one that is meant ($2 uid, '' for any), and only without a heartbeat for $3 seconds (0: whatever
+-- its last one). One with a newer heartbeat, or another one of the same name, stays.
 SELECT incarnation FROM pods
 WHERE name = $1 AND ($2 = '' OR uid IN ('', $2))
   AND ($3::float8 = 0 OR heard_at < clock_timestamp() - make_interval(secs => $3))
@@ -200,8 +200,8 @@ FOR UPDATE
 SELECT pg_advisory_xact_lock(hashtextextended('pods.tiers', 0))
 
 -- name: lose_calls
--- What earlier incarnations of a pod had: calls that the new process names are its own, the others lose their pod and keep
--- their row, for they may have another. Locked in the order of ids, as everywhere.
+-- Allocations of earlier incarnations of a pod: calls that the new process names are its own, the others lose their pod and
+-- keep their row, for they may get another. Locked in the order of ids, as everywhere.
 -- $1 pod  $2 rows of incarnations before this one  $3 calls that the new one names
 WITH theirs AS MATERIALIZED (
     SELECT a.id, coalesce(a.call = ANY($3::text[]), false) AS stays
@@ -225,7 +225,7 @@ FROM locked AS l WHERE p.name = l.name
 RETURNING p.name
 
 -- name: miss
--- A call was given to this pod and did not reach its agent.
+-- A call was assigned to this pod and did not reach its agent.
 UPDATE pods SET missed = least(missed + 1, 1000), missed_at = clock_timestamp() WHERE name = $1
 
 -- name: missing
@@ -241,12 +241,12 @@ SELECT version FROM pod_versions ORDER BY appeared_at DESC LIMIT 1
 INSERT INTO pod_versions (version) SELECT $1::text WHERE $1 <> '' ON CONFLICT DO NOTHING
 
 -- name: postgres_age
--- Since when this server runs, in seconds. Allocations that were not kept commit without waiting for the disk: what was
--- given in the last moment before a crash may be missing.
+-- Since when this server runs, in seconds. Allocations without a reservation commit without waiting for the disk: those of the
+-- last second before a crash may be missing.
 SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8
 
 -- name: raise_maxima
--- A higher maximum hurts nobody, so it counts at once. $1 names  $2 maxima
+-- A higher maximum does no harm, so it counts at once. $1 names  $2 maxima
 WITH locked AS MATERIALIZED (SELECT name FROM pods WHERE name = ANY($1::text[]) ORDER BY name FOR NO KEY UPDATE)
 UPDATE pods AS p SET calls_max = greatest(p.calls_max, w.calls_max)
 FROM locked AS l JOIN unnest($1::text[], $2::int[]) AS w (name, calls_max) ON w.name = l.name
@@ -257,8 +257,8 @@ WHERE p.name = l.name
 DELETE FROM pods WHERE name = $1
 
 -- name: replace
--- Another process, or another pod of the cluster, under a name that is known: a new incarnation. What the one before it says
--- from now on counts for nothing. Its tier and its maximum stay.
+-- Another process, or another pod of Kubernetes, under a known name: a new incarnation. Reports of the one before it are
+-- refused from now on. Its tier and its maximum stay.
 -- $1 name  $2 boot id  $3 sequence  $4 leaving  $5 named  $6 ip  $7 port  $8 version  $9 base URL  $10 interval  $11 uid
 -- $12 ready  $13 most past boots  $14 hanging
 UPDATE pods AS p
@@ -273,11 +273,11 @@ WHERE p.name = $1
 RETURNING incarnation, tier, calls_max, past_boots
 
 -- name: reset
--- An operator frees a pod: the calls that it names count for nothing until it lets go of them. Handlers that hang it has to end
--- itself: until then it refuses what it has no room for, whatever is written here.
+-- An operator frees a pod: the calls that it names do not count until it stops naming them. Handlers that hang it has to end
+-- itself: until then it refuses what it has no capacity for, whatever is written here.
 -- Returns the calls that its last heartbeat named, and those whose handlers hang.
 UPDATE pods AS p
-SET reset_calls = ARRAY(SELECT DISTINCT said FROM unnest(p.reset_calls || p.named) AS said), named = '{}'
+SET reset_calls = ARRAY(SELECT DISTINCT call FROM unnest(p.reset_calls || p.named) AS call), named = '{}'
 FROM (SELECT name, named, hanging FROM pods WHERE name = $1 FOR NO KEY UPDATE) AS before
 WHERE p.name = before.name
 RETURNING before.named, before.hanging
@@ -290,12 +290,12 @@ FROM allocations AS a
 WHERE a.id = ANY($1::uuid[]) AND a.ended_at IS NULL AND a.pod IS NOT NULL
 
 -- name: seen
--- What is known of these pods that the cluster tells of.
+-- The rows of these pods, to compare with what Kubernetes reports.
 SELECT name, uid, past_uid, is_ready, leaving_since IS NOT NULL AS is_leaving, ip, port, version, boot_id, sequence
 FROM pods WHERE name = ANY($1::text[])
 
 -- name: unnamed
--- Calls that were given a pod $1 seconds ago, and that it has not named since: they never came.
+-- Calls that were assigned to a pod $1 seconds ago, and that it has not named since: they never came.
 SELECT a.id, a.call, a.pod
 FROM allocations AS a JOIN pods AS p ON p.name = a.pod AND p.incarnation = a.incarnation
 WHERE a.ended_at IS NULL AND a.joined_at IS NULL AND a.call IS NOT NULL
@@ -304,9 +304,9 @@ WHERE a.ended_at IS NULL AND a.joined_at IS NULL AND a.call IS NOT NULL
 ORDER BY a.begun_at LIMIT 100
 
 -- name: unreached
--- Calls that were given to a pod, which is lost now, after it was last heard, and which it never named: they did not reach their
--- agent. Those of a pod that names no calls only if it was late by then. Live ones are marked, so that their end says so; of
--- those that are over the ids are told: their end was judged without knowing.
+-- Calls that were assigned to a pod, which is lost now, after its last heartbeat, and which it never named: they did not reach
+-- their agent. Those of a pod that names no calls only if it was late by then. Live ones are marked, for the decision at their
+-- end; the ids of ended ones are returned: their end was decided without this.
 -- $1 pod
 WITH theirs AS MATERIALIZED (
     SELECT a.id
@@ -326,8 +326,8 @@ WHERE p.name = $1 AND a.has_attempt AND a.ended_at > p.heard_at AND a.joined_at 
 ORDER BY a.id LIMIT 1000
 
 -- name: update_seen
--- What the cluster says of a pod. Whether one leaves that sends heartbeats it says itself, unless the cluster deletes it; its
--- address and version it says better too. A successor of the same name does not inherit a drain.
+-- What Kubernetes reports of a pod. Whether a pod with heartbeats leaves it reports itself, unless Kubernetes deletes it; its
+-- own address and version count too. A successor of the same name does not inherit a drain.
 -- $1 name  $2 uid  $3 ready  $4 being deleted  $5 ip  $6 port  $7 version
 UPDATE pods AS p
 SET draining_until = CASE WHEN p.uid = '' AND p.past_uid NOT IN ('', $2) THEN NULL ELSE p.draining_until END,
@@ -340,7 +340,7 @@ SET draining_until = CASE WHEN p.uid = '' AND p.past_uid NOT IN ('', $2) THEN NU
 WHERE p.name = $1
 
 -- name: versions_gone
--- A version of which no pod is left is forgotten after ten minutes: when it comes back, it appears anew.
+-- A version without a pod is deleted after ten minutes: when it comes back, it appears anew.
 DELETE FROM pod_versions AS v
 WHERE v.appeared_at < clock_timestamp() - interval '10 minutes' AND NOT EXISTS (SELECT FROM pods AS p WHERE p.version = v.version)
 
@@ -362,8 +362,8 @@ SET sequence = b.sequence, heard_at = clock_timestamp(), ip = b.ip, port = b.por
     -- It names a call, so it takes streams.
     missed = CASE WHEN b.named <> '' THEN 0 ELSE p.missed END, names_calls = p.names_calls OR b.named <> '',
     leaving_since = CASE WHEN b.leaving THEN coalesce(p.leaving_since, clock_timestamp()) END,
-    named = ARRAY(SELECT said FROM unnest(string_to_array(b.named, ' ')) AS said WHERE said <> ALL(p.reset_calls)),
-    -- What it does not name any more it has let go of, and may have again.
+    named = ARRAY(SELECT call FROM unnest(string_to_array(b.named, ' ')) AS call WHERE call <> ALL(p.reset_calls)),
+    -- What it no longer names it has released, and may have again.
     reset_calls = CASE WHEN p.reset_calls = '{}' THEN p.reset_calls
                        ELSE ARRAY(SELECT r FROM unnest(p.reset_calls) AS r WHERE r = ANY(string_to_array(b.named, ' '))) END
 FROM locked AS l JOIN beats AS b ON b.name = l.name

@@ -1,5 +1,5 @@
 -- name: lock
--- For whoever reads a layer and writes it back: a row lock would not do, the layer may not exist yet. Readers pass.
+-- For a transaction that reads a layer and writes it back: a row lock is not enough, the layer may not exist yet. Readers pass.
 LOCK TABLE policies IN SHARE ROW EXCLUSIVE MODE
 
 -- name: packs_named
@@ -10,7 +10,7 @@ FROM policies AS p, jsonb_array_elements_text(CASE jsonb_typeof(p.policy -> 'pac
 ORDER BY 1
 
 -- name: put
--- Replace a layer. Versions only grow, also past a removal: whoever remembers one must not take the new one for it.
+-- Replace a layer. Versions only grow, also past a removal: a cached version must not be taken for the new one.
 INSERT INTO policies AS p (scope, subject, policy, version, reseller_id, merchant_id, updated_by)
 VALUES ($1, $2, $3, extract(epoch FROM clock_timestamp())::int, $4, $5, $6)
 ON CONFLICT (scope, subject) DO UPDATE
@@ -25,11 +25,11 @@ FROM policies AS p
 JOIN unnest($1::text[], $2::text[]) AS k (scope, subject) ON k.scope = p.scope AND k.subject = p.subject
 
 -- name: remove
--- A layer that says nothing any more.
+-- An empty layer.
 DELETE FROM policies WHERE scope = $1 AND subject = $2 RETURNING scope
 
 -- name: wake
--- Leads that were set aside until a window opens are due now: the window may have changed, and the gate looks again. Only
+-- Leads that were deferred until a window opens are due now: the window may have changed, and the gate judges again. Only
 -- those whose due time is still the one that the window gave them.
 WITH waiting AS (
     SELECT l.id

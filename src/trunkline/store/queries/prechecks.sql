@@ -3,10 +3,10 @@
 SELECT EXISTS (SELECT FROM policies WHERE jsonb_typeof(policy -> 'prechecks') = 'array' AND policy -> 'prechecks' <> '[]')
 
 -- name: claim
--- Claim leads for asking: nobody else asks about them meanwhile, in this process or another. A claim that outlives its
--- process ends by itself. Whoever looked for leads before another one's answer was written claims none of these: it has
--- passed for long enough, or waits no longer.
--- $1 leads  $2 which checks  $3 for how many seconds  $4 a pass that holds for so many seconds is enough
+-- Claim leads for a check: no other process or task checks them meanwhile. A claim that outlives its process expires. A caller
+-- that read leads before another one's result was written claims none of these: the pass is valid for long enough, or the lead
+-- waits no longer.
+-- $1 leads  $2 which checks  $3 for how many seconds  $4 a pass that is valid for this many seconds is enough
 INSERT INTO prechecks AS p (lead_id, checks_hash, claimed_until)
 SELECT c.lead_id, c.checks_hash, clock_timestamp() + make_interval(secs => c.lease_s)
 FROM unnest($1::uuid[], $2::bytea[], $3::float8[]) AS c (lead_id, checks_hash, lease_s)
@@ -20,23 +20,23 @@ WHERE p.claimed_until <= clock_timestamp()
 RETURNING lead_id, deferrals
 
 -- name: fail
--- It did not pass. A deferral is counted: there are only so many.
+-- It did not pass. A deferral is counted: their number is bounded.
 UPDATE prechecks
 SET passed_until = '-infinity', claimed_until = clock_timestamp(), deferrals = deferrals + $2, last_answer = $3
 WHERE lead_id = $1
 
 -- name: lock_lead
--- The lead that did not pass, if it is still the one that was asked about.
+-- The lead that did not pass, if it has not changed since the check began.
 SELECT id, clock_timestamp() AS now FROM leads WHERE id = $1 AND version = $2 AND status = 'BACKLOG' FOR NO KEY UPDATE
 
 -- name: let_pass
--- It may be called, for as long as the answer is fresh.
+-- It may be called, for as long as the pass is valid.
 UPDATE prechecks
 SET passed_until = clock_timestamp() + make_interval(secs => $3), claimed_until = clock_timestamp(), last_answer = $4
 WHERE lead_id = $1 AND checks_hash = $2
 
 -- name: waiting
--- Leads that are to be asked about, as they are now.
+-- Leads to check, as they are now.
 SELECT l.id, l.version, l.request_id, l.reseller_id, l.merchant_id, l.campaign_id, l.phone, l.timezone, l.payload,
        l.attempt_count, l.due_at,
        CASE WHEN p.passed_until > clock_timestamp() + make_interval(secs => $2) THEN p.checks_hash END AS passed_checks

@@ -1,11 +1,11 @@
 -- name: alive
--- Processes that were heard of within $1 seconds, by role. A role that lately had some and has none is 0.
+-- Processes with a heartbeat within $1 seconds, by role. A role that recently had some and has none is 0.
 SELECT role, count(*) FILTER (WHERE seen_at > clock_timestamp() - make_interval(secs => $1)) AS alive
 FROM processes CROSS JOIN unnest(roles) AS role
 GROUP BY role
 
 -- name: measure
--- What a process counted since its last word, added to what the others counted in this minute, or the greatest value of a
+-- What a process counted since its last report, added to what the others counted in this minute, or the greatest value of a
 -- gauge that any of them has seen in it ({value}). Rows in their order: two processes that write the same ones must not wait
 -- for each other.
 INSERT INTO measures AS m (minute, name, subject, value)
@@ -15,15 +15,15 @@ ORDER BY name, subject
 ON CONFLICT (minute, name, subject) DO UPDATE SET value = {value}
 
 -- name: forget_old
--- Processes that have been silent for an hour.
+-- Processes without a heartbeat for an hour.
 DELETE FROM processes WHERE seen_at < clock_timestamp() - interval '1 hour'
 
 -- name: forget_old_measures
--- Measures are read for the last quarter of an hour.
+-- Measures are read for the last 15 minutes.
 DELETE FROM measures WHERE minute < clock_timestamp() - interval '1 hour'
 
 -- name: leadership
--- Is anybody leading, and if not: did the last leader resign, as a planned stop does, or did its lease run out?
+-- Is there a leader, and if not: did the last one resign, as a planned stop does, or did its lease expire?
 SELECT coalesce(bool_or(holder IS NOT NULL AND expires_at > clock_timestamp()), false) AS is_led,
        coalesce(bool_or(holder IS NULL), true) AS has_resigned
 FROM leaders WHERE name = $1
@@ -33,8 +33,8 @@ FROM leaders WHERE name = $1
 DELETE FROM processes WHERE id = $1
 
 -- name: losses
--- By role: the processes that were heard of within $1 seconds, and those that fell silent in the last ten minutes without
--- having said that they stop, less those that were started since to take their places.
+-- By role: the processes with a heartbeat within $1 seconds, and those that fell silent in the last ten minutes without a
+-- planned stop, less those that were started since to replace them.
 WITH roles AS (
     SELECT role, p.seen_at, p.started_at, p.seen_at > clock_timestamp() - make_interval(secs => $1) AS is_alive
     FROM processes AS p CROSS JOIN unnest(p.roles) AS role
@@ -48,12 +48,12 @@ FROM roles AS r LEFT JOIN silent AS s ON s.role = r.role
 GROUP BY r.role
 
 -- name: measured
--- What was counted in the last $1 minutes, the present one included.
+-- The measures of the last $1 minutes, the present one included.
 SELECT name, subject, extract(epoch FROM date_trunc('minute', clock_timestamp()) - minute)::int / 60 AS minutes_ago, value
 FROM measures
 WHERE minute > clock_timestamp() - make_interval(mins => $1)
 
 -- name: report
--- This process is here.
+-- The heartbeat of this process.
 INSERT INTO processes (id, roles) VALUES ($1, $2)
 ON CONFLICT (id) DO UPDATE SET roles = excluded.roles, seen_at = clock_timestamp()

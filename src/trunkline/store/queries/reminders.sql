@@ -3,9 +3,9 @@
 SELECT *, clock_timestamp() AS now FROM reminders WHERE merchant_id = $1 AND request_id = $2
 
 -- name: changed
--- Occurrences whose lead has moved on since it was last read, with the lead, its newest attempt, and the numbers of all of
--- them in order. Each is held by one process; the others pass over it. Leads are read and not locked: what they become next is
--- read next time.
+-- Occurrences whose lead has changed since it was last read, with the lead, its newest attempt, and the numbers of all of them
+-- in order. Each is locked by one process; the others skip it. Leads are read and not locked: their next change is read next
+-- time.
 SELECT o.id, o.reminder_id, o.state, o.attempt_count, o.external_call_id, o.last_error, o.max_attempts, o.attempts_told,
        o.retries_told,
        l.version AS lead_version, l.status AS lead_status, l.outcome, l.outcome_reason, l.due_at,
@@ -27,21 +27,21 @@ LIMIT $1
 FOR NO KEY UPDATE OF o SKIP LOCKED
 
 -- name: claim
--- One of the due series, until the transaction ends; no row if somebody else has it, or has made its occurrence already.
+-- One of the due series, locked until the transaction ends; no row if another process has it, or has made its occurrence.
 SELECT *, clock_timestamp() AS now FROM reminders
 WHERE id = $1 AND status = 'ACTIVE' AND next_at <= clock_timestamp() + make_interval(secs => $2)
 FOR NO KEY UPDATE SKIP LOCKED
 
 -- name: due
--- Series whose next occurrence is due within the horizon, oldest first: a look without a lock, so that several processes
--- may look at once. Whoever comes first claims.
+-- Series whose next occurrence is due within the horizon, oldest first: read without a lock, so that several processes may
+-- read at once. The first one claims.
 SELECT id FROM reminders
 WHERE status = 'ACTIVE' AND next_at <= clock_timestamp() + make_interval(secs => $1)
 ORDER BY next_at, id
 LIMIT $2
 
 -- name: edit
--- What is said and how often it is tried, from the next occurrence on. What is NULL stays as it is.
+-- Message and attempts, from the next occurrence on. NULL means unchanged.
 UPDATE reminders
 SET message = coalesce($2, message), assistant_id = coalesce($3, assistant_id), payload = coalesce($4, payload),
     priority = coalesce($5, priority), max_attempts = coalesce($6, max_attempts), late_s = coalesce($7, late_s),
@@ -50,7 +50,7 @@ WHERE id = $1
 RETURNING *, clock_timestamp() AS now
 
 -- name: finish
--- The end of series that have nothing left to make and of which nothing is left to ring; of one of them ($1), or of all (NULL).
+-- End series without an occurrence left to make or to ring; one of them ($1), or all (NULL).
 UPDATE reminders AS r
 SET status = 'ENDED', ended_reason = 'finished', next_wall = NULL, updated_at = clock_timestamp()
 WHERE r.status = 'ACTIVE' AND r.next_at IS NULL AND ($1::uuid IS NULL OR r.id = $1)
@@ -102,13 +102,13 @@ ORDER BY id DESC
 LIMIT $7
 
 -- name: lock
--- A series that the tenant may change, held until the transaction ends: no process makes an occurrence of it meanwhile.
+-- A series that the tenant may change, locked until the transaction ends: no process makes an occurrence of it meanwhile.
 SELECT *, clock_timestamp() AS now FROM reminders
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 FOR NO KEY UPDATE
 
 -- name: move
--- Where a locked series has come to, and whether it goes on.
+-- The position of a locked series, and its status.
 UPDATE reminders
 SET status = $2, ended_reason = $3, next_wall = $4, next_at = $5, next_no = $6, last_at = $7,
     updated_at = clock_timestamp()
@@ -130,8 +130,8 @@ WHERE o.reminder_id = $1 AND o.lead_id IS NOT NULL AND ($2::timestamp IS NULL OR
 ORDER BY o.lead_id
 
 -- name: pool
--- The pool that a merchant's reminders ring from: the one that is named, or the nearest of those whose numbers are all at
--- the carrier: its default, its own, its reseller's, the platform's.
+-- The pool that dials a merchant's reminders: the named one, or the nearest of those whose numbers are all at the carrier: its
+-- default, its own, its reseller's, the platform's.
 SELECT p.id
 FROM merchants AS m
 JOIN pools AS p ON p.reseller_id IS NULL
@@ -142,8 +142,8 @@ WHERE m.id = $1 AND ($2::text IS NULL OR p.id = $2)
 ORDER BY p.id = m.default_pool_id DESC NULLS LAST, p.merchant_id IS NULL, p.reseller_id IS NULL, p.id
 LIMIT 1
 
--- name: set_aside
--- A series that cannot be made, out of the way of those that can. It keeps its place, and somebody may resume it.
+-- name: pause_broken
+-- Pause a broken series, so that it does not block others. It keeps its position, and may be resumed.
 UPDATE reminders SET status = 'PAUSED', next_at = NULL, updated_at = clock_timestamp()
 WHERE id = $1 AND status = 'ACTIVE'
 
@@ -155,14 +155,14 @@ WHERE lead_id = ANY ($1::uuid[]) AND state IN ('SCHEDULED', 'PENDING_RETRY')
 RETURNING id
 
 -- name: waiting
--- Occurrences of these series that are leads and wait, for their time or for a retry: what is about to ring, by when.
+-- Occurrences of these series that wait as leads, for their time or for a retry, in the order in which they ring.
 SELECT o.reminder_id, o.lead_id, o.wall_at, l.due_at
 FROM reminder_occurrences AS o JOIN leads AS l ON l.id = o.lead_id
 WHERE o.reminder_id = ANY ($1::uuid[]) AND o.state IN ('SCHEDULED', 'PROCESSING', 'PENDING_RETRY') AND l.status = 'BACKLOG'
 ORDER BY l.due_at, o.wall_at
 
 -- name: write_states
--- Write back what became of occurrences, from the states of their leads.
+-- Write the states of occurrences, from the states of their leads.
 UPDATE reminder_occurrences AS o
 SET state = s.state, lead_version = s.lead_version, attempt_count = s.attempt_count, next_retry_at = s.next_retry_at,
     last_error = s.last_error, idempotency_key = coalesce(s.idempotency_key, o.idempotency_key),

@@ -1,12 +1,13 @@
 -- name: add
--- A restore that was found, in the transaction that turns the kill switch on.
+-- A detected restore, in the transaction that turns the kill switch on.
 INSERT INTO restores (backup_at, reason) VALUES ($1, $2)
 
--- name: adopt
--- Calls of locked leads that wait, as attempts. The last call of a lead goes in as one that the carrier has taken: the fold
--- of its end, or the checker, decides on the lead as after any other call. The calls before it are over. A row that an index
--- refuses is left out, and so is its lead: the caller looks for what came back.
--- Lines above every number's maximum ($16): nobody else asks for them, and the number takes no further call before it has room.
+-- name: restore
+-- Calls of locked, waiting leads, as attempts. The last call of a lead is inserted as one that the carrier has accepted: the
+-- fold of its end, or the checker, decides about the lead as after any other call. The calls before it are over. A row that an
+-- index refuses is left out, and so is its lead: the caller compares what was returned.
+-- Channel numbers above every number's maximum ($16): no other call takes them, and the number takes no further call before it
+-- has room.
 WITH lost AS MATERIALIZED (
     SELECT c.*, l.reseller_id, l.merchant_id, l.campaign_id, l.due_at,
            coalesce((SELECT max(a.attempt_no) FROM attempts AS a WHERE a.lead_id = l.id), 0)
@@ -31,7 +32,7 @@ WITH lost AS MATERIALIZED (
     ORDER BY number_id, nth
     ON CONFLICT DO NOTHING
     RETURNING id, lead_id, holds_channel
-), taken AS (
+), called AS (
     UPDATE leads AS l
     SET status = 'PROCESSING', attempt_count = least(l.attempt_count + i.calls, 32767), version = version + 1,
         updated_at = clock_timestamp()
@@ -41,13 +42,12 @@ WITH lost AS MATERIALIZED (
 SELECT id, lead_id FROM inserted WHERE holds_channel
 
 -- name: are_settled
--- Of each restore that was found after this moment, whether it is settled. Held until the transaction ends: whoever settles one
--- waits for it, and sees what it made.
+-- Of each restore that was found after this time, whether it is settled. Locked until the transaction ends: settling one waits
+-- for it, and sees what it made.
 SELECT settled_at IS NOT NULL AS is_settled FROM restores WHERE found_at >= $1 ORDER BY id FOR SHARE
 
 -- name: end_unknown
--- Locked leads that wait, and of which nobody can say whether they were called: they end as unknown, and are not called
--- again by themselves.
+-- Locked, waiting leads that may or may not have been called: they end as unknown, and are not called again automatically.
 UPDATE leads
 SET status = 'FINISHED', outcome = 'UNKNOWN', outcome_reason = $2, version = version + 1, finished_at = clock_timestamp(),
     updated_at = clock_timestamp()
@@ -55,39 +55,39 @@ WHERE id = ANY($1::uuid[]) AND status = 'BACKLOG'
 RETURNING id
 
 -- name: live
--- Calls that were live in the backup and of which nobody knows yet what became of them: the checker is asking.
+-- Calls that were live in the backup and are not resolved yet: the checker queries their carriers.
 SELECT count(*) FROM attempts
 WHERE direction = 'outbound' AND holds_channel AND state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')
   AND intent_at <= $1
 
 -- name: made_meanwhile
--- Leads of reminders that were due before the restore ($1), of people who were called ($2), and that were made after the
+-- Leads of reminders that were due before the restore ($1), to people who were called ($2), and that were made after the
 -- comparison: it has not seen them ($3).
 SELECT l.id FROM leads AS l JOIN reminder_occurrences AS o ON o.lead_id = l.id
 WHERE l.phone = ANY($2::text[]) AND l.status = 'BACKLOG' AND o.scheduled_at <= $1 AND l.id <> ALL($3::uuid[])
 ORDER BY l.id
 
 -- name: numbers
--- Our numbers, by what carriers call them.
+-- Our numbers, by E.164.
 SELECT e164, id, pool_id, carrier, account FROM numbers
 
 -- name: pools
--- Which pool's numbers the leads of a pool may use when its own are busy.
+-- The overflow pool of each pool.
 SELECT id, overflow_pool_id FROM pools
 
 -- name: note_settled
--- A comparison that somebody asked for by its time, of a restore that nobody had noticed.
+-- A comparison that an operator ran by its time, of a restore that was not detected.
 INSERT INTO restores (backup_at, found_at, reason, settled_at, settled_by) VALUES ($1, $2, $3, clock_timestamp(), $4)
 
 -- name: settle
--- Those that were found up to the moment of the comparison are settled; one that was found since is not.
+-- Those that were found up to the time of the comparison are settled; one that was found since is not.
 UPDATE restores SET settled_at = clock_timestamp(), settled_by = $2
 WHERE settled_at IS NULL AND found_at <= $1
 RETURNING id
 
 -- name: unread
--- Leads that were due while this database's calls were lost, and that a number of these accounts may have called: their
--- lists could not be read. By id, a page at a time.
+-- Leads that were due while this database's calls were lost, and that a number of these accounts may have called: their lists
+-- could not be read. By id, a page at a time.
 WITH RECURSIVE reach (pool_id, from_pool) AS (
     SELECT id, id FROM pools
     UNION
@@ -104,8 +104,8 @@ ORDER BY l.id
 LIMIT $5
 
 -- name: unresolved
--- Of these calls ($1 to whom, $2 from which number, $3 when), those that an attempt without a call id may have placed: the
--- checker resolves them, and its lead is not called meanwhile. Carriers write whole seconds, and their clocks differ.
+-- Of these calls ($1 to, $2 from, $3 when), those that an attempt without a call id may have placed: the checker resolves
+-- them, and its lead is not called meanwhile. Carriers write whole seconds, and their clocks differ.
 SELECT c.nth - 1 AS place
 FROM unnest($1::text[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS c (to_phone, from_phone, at, nth)
 WHERE EXISTS (
@@ -115,13 +115,13 @@ WHERE EXISTS (
       AND a.send_at BETWEEN c.at - interval '1 minute' AND c.at + interval '1 minute')
 
 -- name: unsettled
--- What has to be compared: everything since the earliest backup that nobody has settled. No row: nothing.
+-- What has to be compared: everything since the earliest unsettled backup. No row: nothing.
 SELECT min(backup_at) AS backup_at, max(found_at) AS found_at, count(*) AS restores
 FROM restores WHERE settled_at IS NULL
 HAVING count(*) > 0
 
 -- name: waiting
--- The leads that wait to call these phones.
+-- The waiting leads of these phones.
 SELECT id, request_id, merchant_id, phone, pool_id, due_at, created_at FROM leads
 WHERE phone = ANY($1::text[]) AND status = 'BACKLOG'
 ORDER BY due_at, id

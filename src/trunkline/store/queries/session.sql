@@ -1,5 +1,5 @@
 -- name: use_path
--- Until the end of the transaction: behind a pooler a session is somebody else's.
+-- Until the end of the transaction: behind a pooler other clients share the session.
 SELECT set_config('search_path', $1, true)
 
 -- name: patience

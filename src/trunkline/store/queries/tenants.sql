@@ -1,9 +1,9 @@
 -- name: delete_merchant
--- Remove a merchant. Foreign keys refuse it while anything hangs below it.
+-- Remove a merchant. Foreign keys refuse it while anything refers to it.
 DELETE FROM merchants WHERE id = $1
 
 -- name: delete_reseller
--- Remove a reseller. Foreign keys refuse it while anything hangs below it.
+-- Remove a reseller. Foreign keys refuse it while anything refers to it.
 DELETE FROM resellers WHERE id = $1
 
 -- name: get_merchant
@@ -47,7 +47,7 @@ ORDER BY id
 LIMIT $4
 
 -- name: update_merchant
--- Change what was named. Those that can be emptied carry a flag, because NULL is a value of theirs.
+-- Change the named fields. Nullable ones have a flag, because NULL is one of their values.
 UPDATE merchants SET
     name            = coalesce($2, name),
     weight          = coalesce($3, weight),

@@ -1,9 +1,9 @@
 -- name: flows
--- Flows with overdue leads, and what could keep each from being called. Flows are found one by one through the index, and
--- at most 100 leads are counted of each, so a large pile costs no more than a small one and hides nobody behind it.
--- A refusal counts if one of the flow's first three leads had it within two minutes: a flow that was refused is asked
--- about again after a minute at most. What only says that the grant was out of date, or that we failed, is none.
--- $1 carriers that run the agent themselves  $2 overdue by so many seconds  $3 flows that are looked at, at most
+-- Flows with overdue leads, and what could prevent their calls. Flows are found one by one through the index, and at most 100
+-- leads are counted of each, so a large backlog costs no more than a small one and hides no other flow.
+-- A refusal counts if one of the flow's first three leads had it within two minutes: the match retries a refused flow after a
+-- minute at most. A refusal that only says that the grant was out of date, or that the platform failed, does not count.
+-- $1 carriers that run the agent themselves  $2 overdue by this many seconds  $3 the most flows that are read
 -- $4-$6 only these flows: pools, merchants, campaigns; NULL: all there are
 WITH RECURSIVE stops AS MATERIALIZED (
     SELECT scope, subject, ends_at FROM controls WHERE ends_at IS NULL OR ends_at > clock_timestamp()
@@ -57,7 +57,7 @@ CROSS JOIN LATERAL (
           AND (l.closes_at IS NULL OR l.closes_at > clock_timestamp())
         LIMIT 100) AS counted
 ) AS late
--- Of its own pool and of the one it may move to. Stopped by a person is not the same as not there.
+-- Of its own pool and of its overflow pool. A number that a person stopped is not the same as a missing one.
 CROSS JOIN LATERAL (
     SELECT count(*) AS numbers, count(*) FILTER (WHERE NOT each.is_stopped) AS usable,
            count(*) FILTER (WHERE NOT each.is_stopped AND NOT each.is_refused) AS taking,
@@ -70,7 +70,7 @@ CROSS JOIN LATERAL (
                  cooling.opens_at IS NOT NULL AS is_refused, cooling.opens_at,
                  (SELECT count(*) FROM attempts a WHERE a.number_id = n.id AND a.holds_channel) AS held
           FROM numbers n
-          -- A number dials again when its own cooldown and its account's both let a probe go.
+          -- A number dials again when its own cooldown and its account's both allow a probe.
           CROSS JOIN LATERAL (
               SELECT max(c.opens_at) AS opens_at FROM cooldowns c
               WHERE c.carrier = n.carrier AND c.account = n.account AND c.refused_at IS NOT NULL

@@ -3,17 +3,17 @@
 SELECT * FROM webhook_endpoints WHERE reseller_id = $1 AND merchant_id IS NOT DISTINCT FROM $2 AND url = $3
 
 -- name: delete
--- Forget an endpoint. Its pending deliveries find it gone and end.
+-- Delete an endpoint. Its pending deliveries find it gone and end.
 DELETE FROM webhook_endpoints WHERE id = $1
 
 -- name: disable
--- The receiver said that it is gone. Only once: a later 410 of a job that was already under way changes nothing.
+-- The receiver replied 410. Only once: a later 410 of a running job changes nothing.
 UPDATE webhook_endpoints SET status = 'disabled', disabled_reason = $2, updated_at = now()
 WHERE id = $1 AND status = 'active'
 RETURNING id
 
 -- name: for_delivery
--- What a delivery needs to know of its endpoint, as it is now.
+-- The endpoint as a delivery needs it, at present.
 SELECT id, url, status, secret_sealed,
        CASE WHEN old_secret_until > now() THEN old_secret_sealed END AS old_secret_sealed
 FROM webhook_endpoints WHERE id = $1
@@ -46,14 +46,14 @@ WHERE id = $1
 RETURNING *
 
 -- name: subscribed
--- Who wants to hear of an event: active endpoints of the merchant and of its reseller.
+-- The subscribers of an event: active endpoints of the merchant and of its reseller.
 SELECT id FROM webhook_endpoints
 WHERE reseller_id = $1 AND (merchant_id IS NULL OR merchant_id = $2) AND status = 'active'
   AND event_types && ARRAY['*', $3]
 ORDER BY id
 
 -- name: update
--- Change an endpoint. What is null stays as it is; enabling forgets why it was disabled.
+-- Change an endpoint. NULL means unchanged; enabling clears the reason why it was disabled.
 UPDATE webhook_endpoints
 SET url = coalesce($2, url), event_types = coalesce($3, event_types), status = coalesce($4, status),
     disabled_reason = CASE WHEN $4 = 'active' THEN NULL WHEN $4 = 'disabled' THEN $5 ELSE disabled_reason END,

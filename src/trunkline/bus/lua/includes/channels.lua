@@ -1,9 +1,9 @@
 -- Channels are held by name. `numbers` HASH number -> pool|max|region|account; `account:<account>` SET of its numbers;
 -- `channels:<number>` HASH channel -> attempt;
--- `free:<pool>` ZSET number -> how many channels are free, without those that rest until a time (`resting`), and
--- `free:<pool>@<region>` the same of one region, where the pool prefers numbers of the callee's.
+-- `free:<pool>` ZSET number -> how many channels are free, without numbers that rest until a time (`resting`), and
+-- `free:<pool>@<region>` the same for one region, where the pool prefers numbers of the callee's.
 -- A holder: number|channel|lead|flow|version|due|granted at|start tag|cost. Lead and flow are '' for a call that was
--- not granted here: an inbound one, or one that Postgres knows and this server had forgotten.
+-- not granted here: an inbound one, or one that was restored from Postgres.
 local function read_number(number)
   local text = redis.call('HGET', key('numbers'), number)
   if not text then return nil, 0, '', '' end
@@ -19,7 +19,7 @@ local function note_free(number)
   if region ~= '' then sets[2] = key('free', pool .. '@' .. region) end
   if free > 0 and not redis.call('ZSCORE', key('resting'), number) then
     for _, set in ipairs(sets) do redis.call('ZADD', set, free, number) end
-    -- A pool without a free channel is not looked at; now this one is again.
+    -- The match skips a pool without a free channel; now this one has one.
     if redis.call('EXISTS', key('active', pool)) == 1 then redis.call('ZADD', key('pools'), 'NX', 0, pool) end
   else
     for _, set in ipairs(sets) do redis.call('ZREM', set, number) end
@@ -43,7 +43,7 @@ local function read_holder(attempt)
   return held
 end
 
--- How many calls a merchant and a campaign have, for their hard limits.
+-- The call counts of a merchant and a campaign, for their hard limits.
 local function count_live(flow, by)
   if flow == '' then return end
   local parts = parts_of(flow)
@@ -53,7 +53,7 @@ local function count_live(flow, by)
   end
 end
 
--- The same, counted anew from those who hold a channel: for when a key was lost. Returns whether it was wrong.
+-- Counts them again from the holders, after a key was lost. Returns whether they were wrong.
 local function recount_live()
   local live, is_wrong = {}, false
   for _, held in ipairs(redis.call('HVALS', key('holders'))) do
@@ -78,7 +78,7 @@ local function recount_live()
   return is_wrong
 end
 
--- Frees what an attempt holds. Twice frees once, and never somebody else's channel.
+-- Frees the channel of an attempt. Twice frees once, and never another attempt's channel.
 local function release(attempt)
   local held = read_holder(attempt)
   if not held then return nil end

@@ -1,5 +1,5 @@
--- Postgres decides what is due. Whoever has measured how far its clock is ahead of this one says so in ms; whoever has not
--- says '' and gets what the last match was told, so that all scripts have one time.
+-- Postgres decides what is due. A caller that has measured how far its clock is ahead of Valkey's passes that in ms; one
+-- that has not passes '' and gets the offset of the last match, so that all scripts share one time.
 local function now_by(offset)
   local time = redis.call('TIME')
   if offset == '' then offset = redis.call('GET', key('offset')) or '0' end

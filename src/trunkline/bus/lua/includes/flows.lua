@@ -18,8 +18,8 @@ local function activate(flow)
   if redis.call('ZCARD', key_of(flow, 'w')) == 0 then return end
   local virtual = tonumber(redis.call('HGET', key('virtual'), parts.pool)
     or redis.call('ZRANGE', key('active', parts.pool), 0, 0, 'WITHSCORES')[2] or '0')
-  -- Its own last finish is kept until virtual time has passed it. Forgotten earlier, a flow that is refilled one lead
-  -- at a time would begin anew each time and take every grant.
+  -- A flow's last finish is stored until virtual time has passed it. Deleted earlier, a flow that is refilled one lead at
+  -- a time would begin anew each time and take every grant.
   local finish = tonumber(redis.call('ZSCORE', key('finish', parts.pool), flow) or '0')
   redis.call('ZREM', key('finish', parts.pool), flow)
   redis.call('ZADD', key('active', parts.pool), math.max(virtual, finish), flow)
@@ -38,7 +38,7 @@ local function deactivate(flow)
   end
 end
 
--- A blocked flow leaves the scanned set, so that a run's work stays bounded. It always has a wake time.
+-- A blocked flow leaves the scanned set, so that the work of a run stays bounded. It always has a wake time.
 local function park(flow, wake, subject)
   deactivate(flow)
   redis.call('ZADD', key('parked'), wake, flow)
@@ -49,7 +49,7 @@ local function unpark(flow)
   if redis.call('ZREM', key('parked'), flow) == 1 then activate(flow) end
 end
 
--- At most so many: the end of one call wakes no crowd.
+-- Bounded: the end of one call does not wake all flows.
 local function unblock_some(subject, most)
   for _, flow in ipairs(redis.call('SPOP', key('blocked', subject), most)) do unpark(flow) end
 end
@@ -62,14 +62,14 @@ end
 
 local function size_of(flow) return redis.call('ZCARD', key_of(flow, 's')) + redis.call('ZCARD', key_of(flow, 'w')) end
 
--- `due` orders flows by their earliest scheduled lead, so one flow's hundred thousand never stand before another's one.
+-- `due` orders flows by their earliest scheduled lead, so 100,000 leads of one flow never come before another's one.
 local function note_due(flow)
   local first = redis.call('ZRANGE', key_of(flow, 's'), 0, 0, 'WITHSCORES')
   if first[2] then redis.call('ZADD', key('due'), first[2], flow) else redis.call('ZREM', key('due'), flow) end
 end
 
 -- Sets when a waiting lead may go to its next pool. The wait counts from here, never from its due time: after an outage
--- everything is long overdue, and would leave a pool that is empty.
+-- all leads are long overdue, and would leave a pool that is idle.
 local function wait_for_own_pool(lead, now, wait)
   lead.move_at = now + wait
   redis.call('ZADD', key('moves'), lead.move_at, lead.id)
@@ -94,7 +94,7 @@ local function place(lead, now)
   end
 end
 
--- Takes a lead out of its set; its record stays, and the caller decides what becomes of it.
+-- Takes a lead out of its set; its record stays, for the caller to rewrite or delete.
 local function unplace(lead)
   if lead.place == 's' then
     redis.call('ZREM', key_of(lead.flow, 's'), lead.id)

@@ -1,9 +1,9 @@
--- Every key that a script names, built here and nowhere else: a name, and behind a colon whose it is. They begin with
--- ARGV[1], which has the hash tag of the script's first key: whatever a script finds while it runs is on the same server.
--- A name alone is known before the script runs. `scripts.py` puts the KEYS[n] under which the key is declared in its place,
--- behind those that the script's header lists. Keys of what an argument names are declared behind these: a line
--- `@keys` in the header says which. What else a flow, a pool, a number, a pod or a call has is composed where it is found: match
--- does not know before it runs which flows, pools and numbers it will come to.
+-- Every key that a script names, built here and nowhere else: a name, and after a colon its owner. They begin with ARGV[1],
+-- which has the hash tag of the script's first key: keys that a script finds while it runs are on the same server.
+-- A name alone is known before the script runs: `scripts.py` replaces it by the KEYS[n] under which the key is declared,
+-- after those that the script's header lists. Keys of an argument are declared after these: a line `@keys` in the header
+-- says which. Other keys of a flow, a pool, a number, a pod or a call are composed where they are found: match does not
+-- know before it runs which flows, pools and numbers it will reach.
 --
 -- Of dispatch, in the projection of one epoch:
 --   leads numbers holders weights caps stops tiers ungated cooling live virtual: HASHes

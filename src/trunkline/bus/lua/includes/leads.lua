@@ -1,8 +1,8 @@
 -- A lead's record: version, place (s scheduled, w waiting, g granted), flow, priority, due, closes, next pool, move
 -- after, move at, region ('' unless its pool prefers numbers of the callee's region), counts from, lined up at.
--- `closes` is the end of its calling window. A lead may move once to a next pool ('': never) after it has waited for a
--- channel of its own for so many ms: `move at` is set while it waits, else 0.
--- `counts from`: its lateness counts from then, its due time or the end of the last wait that a refusal asked for.
+-- `closes` is the end of its calling window. A lead may move once to a next pool ('': never) after it has waited `move
+-- after` ms for a channel of its own: `move at` is set while it waits, else 0.
+-- `counts from`: its lateness counts from then, its due time or the end of the last wait that a refusal imposed.
 -- `lined up at`: since then it waits for its turn. Records of older versions have neither.
 local function read_lead(id)
   local text = redis.call('HGET', key('leads'), id)
@@ -32,5 +32,5 @@ local function parts_of(flow)
   return {pool = pool, reseller = reseller, merchant = merchant, campaign = campaign}
 end
 
--- Ids of campaigns are their merchants' own: a stop or a limit holds for the campaign of one merchant.
+-- Campaign ids are unique per merchant: a stop or a limit applies to the campaign of one merchant.
 local function campaign_of(parts) return 'c/' .. parts.merchant .. '/' .. parts.campaign end

@@ -1,4 +1,4 @@
--- Pods, pools and calls, as every script of the router sees them.
+-- Pods, pools and calls, for all scripts of the router.
 -- KEYS[1] epoch  ARGV[1] key prefix  ARGV[2] run id of the server, '' if the caller does not know it
 -- @include keys
 local time = redis.call('TIME')
@@ -6,10 +6,10 @@ local now_s, now_ms = time[1], time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function whole(number) return string.format('%.0f', number) end
 
--- A projection counts in the run of the server it was written in. When it is lost (another run id, or no epoch at all) the
--- next script to run begins an epoch: pods are then unknown until they were heard again, and the leader's term is gone.
+-- A projection is valid in the server run it was written in. When it is lost (another run id, or no epoch at all) the next
+-- script to run begins an epoch: pods are then unknown until their next heartbeat, and the leader's term is gone.
 -- @include run_id
--- Until the leader has compared it with Postgres (`rebuilt`) it is not asked for a pod.
+-- Until the leader has compared it with Postgres (`rebuilt`) it allocates no pod.
 local epoch_id, epoch_began_ms, is_rebuilt
 local function epoch()
   if epoch_id then return epoch_id, epoch_began_ms end
@@ -26,8 +26,8 @@ local function epoch()
   return epoch_id, epoch_began_ms
 end
 
--- Which tiers there are is what the leader published, never what one process was told: `e|target|1` or `s|target|max`, and
--- `|callers` after it if the config says on how many slots no dial is kept.
+-- The leader publishes the tiers; the settings of one process do not count: `e|target|1` or `s|target|max`, and `|callers`
+-- after it if the config sets how many slots no dial may reserve.
 local function tier_config(tier)
   local text = redis.call('HGET', key('tiers'), tier)
   if not text then return nil end
@@ -40,7 +40,7 @@ local function tier_of_source(source) return string.match(source, '^pool:(.+)$')
 
 local function holder_of(sid) return redis.call('HGET', key('call', sid), 'pod_name') end
 
--- The calls that have this pod. The call's own record is the truth; a member without one was reset by hand or ran out.
+-- The calls that have this pod. The call's own record is the truth; a member without one was reset by hand or expired.
 local function held_calls(name)
   local found = {}
   for _, sid in ipairs(redis.call('SMEMBERS', key('pod:calls', name))) do
@@ -59,11 +59,11 @@ local function hold_call(name, sid, lease_s)
   redis.call('ZADD', key('calls'), 'NX', whole(now_ms), sid)
 end
 
--- Handlers of calls that are over and that do not end, as the pod says: it takes so many calls fewer.
+-- Handlers of ended calls that hang, as the pod reports: it takes that many calls fewer.
 local function hanging_at(text) return select(2, string.gsub(text or '', '%S+', '')) end
 
--- Slots are numbered from 1. An exclusive pod has slot 1 alone. The lowest free one: Postgres gives no other one where handlers
--- hang.
+-- Slots are numbered from 1. An exclusive pod has slot 1 alone. Takes the lowest free one: Postgres gives no other where
+-- handlers hang.
 local function free_slot(name, max)
   max = max - hanging_at(redis.call('HGET', key('pod', name), 'hanging'))
   if max < 1 then return nil end
@@ -77,14 +77,14 @@ local function free_slot(name, max)
   end
 end
 
--- Stands for the allocation of a call that only its pod's heartbeat has told of.
+-- Stands for the allocation of a call that only its pod's heartbeat has reported.
 local function heard_id(sid) return 'heard:' .. sid end
 
 local function give_slot(name, slot, id)
   if slot and redis.call('HGET', key('pod:slots', name), slot) == id then redis.call('HDEL', key('pod:slots', name), slot) end
 end
 
--- A slot that was kept for a dial is not kept any more. Returns its pod, or nil if nothing was kept under this id.
+-- Ends the reservation of a slot for a dial. Returns its pod, or nil if there is none under this id.
 local function unkeep(id)
   local name, slot, source = unpack(redis.call('HMGET', key('kept', id), 'pod', 'slot', 'source_pool'))
   if not name then return nil end
@@ -96,8 +96,8 @@ local function unkeep(id)
   return name
 end
 
--- Ends what the router knows of a call at a pod; `holder` has the call, which may be another pod. Of several calls at a
--- shared pod another one then gives the lease.
+-- Ends a call's allocation to a pod; `holder` has the call, which may be another pod. Another call of a shared pod then
+-- gives the lease.
 local function end_allocation(name, sid, holder)
   if holder == name then
     local id, slot, waited, source =
@@ -126,7 +126,7 @@ local function end_allocation(name, sid, holder)
   end
 end
 
--- Ends whatever is known under an allocation id: kept, begun, or a slot that Postgres said is its. Returns the pod.
+-- Ends what an allocation id stands for: reserved, begun, or a slot that Postgres gave it. Returns the pod.
 local function end_by_id(id, tombstone_s)
   local name = unkeep(id)
   if name then return name end
@@ -146,14 +146,14 @@ local function is_draining(name)
     or redis.call('HGET', key('pod', name), 'leaving') == '1'
 end
 
--- Newer versions first, then the one that is free longest: older versions stand behind every newer one.
+-- Newer versions first, then the one that is free longest: older versions come after every newer one.
 local function rank_of(version)
   local newest = redis.call('GET', key('version'))
   return whole((newest and version and version ~= newest) and now_ms + 1e13 or now_ms)
 end
 
 local function take_out(pool, name)
-  -- Either type: a tier may have become another one since this pod came in.
+  -- Either type: the tier's type may have changed since this pod came in.
   local kind = redis.call('TYPE', pool.available).ok
   if kind == 'set' then redis.call('SREM', pool.available, name)
   elseif kind == 'zset' then redis.call('ZREM', pool.available, name) end
@@ -161,7 +161,7 @@ local function take_out(pool, name)
   redis.call('SREM', pool.silent, name)
 end
 
--- Whether a tier's key has the type that its config says; an empty one has any.
+-- Whether a tier's key has the type of its config; an empty one fits any.
 local function fits(pool, shared)
   local kind = redis.call('TYPE', pool.available).ok
   return kind == 'none' or kind == (shared and 'zset' or 'set')
@@ -180,7 +180,7 @@ local function leave_tier(name, tier)
   redis.call('SREM', pool.leaving, name)
 end
 
--- It is heard, and says whether it stays: who leaves fills no target.
+-- The pod sent a heartbeat and says whether it stays: a leaving pod fills no target.
 local function note_presence(pool, name, leaving)
   redis.call(leaving == '1' and 'SADD' or 'SREM', pool.leaving, name)
   redis.call('SREM', pool.silent, name)
@@ -192,14 +192,14 @@ local function assign_tier(durable)
   for tier in string.gmatch(redis.call('HGET', key('tiers'), '#order') or '', '%S+') do
     local config = tier_config(tier)
     local pool = pool_of(tier)
-    -- Who is leaving fills no target.
+    -- A leaving pod fills no target.
     local staying = config and redis.call('SCARD', pool.assigned) - redis.call('SCARD', pool.leaving)
     if config and staying < config.target then return tier end
   end
   return 'standard'
 end
 
--- An operator's reset, as the operations sheet types it: lease and call record are deleted and the status is set to
+-- An operator's reset, as the operations sheet describes it: lease and call record are deleted and the status is set to
 -- `available`. Nothing of ours does that while the slot is taken, and keys that are merely missing leave the status. The
 -- leader ends the rows in Postgres.
 local function adopt_reset(name, slots)
@@ -220,14 +220,14 @@ local function adopt_reset(name, slots)
   return is_reset
 end
 
--- Where a pod stands, decided in one place from everything that is known of it: its slots, the calls that it named itself,
--- its handlers that hang, whether it drains, is ready, and was heard in this epoch. Returns its status, tier and whether it drains, and 1 if it came
--- to have a free slot while dials wait for agents.
+-- Decides a pod's status, in one place and from all its state: its slots, the calls that it named itself, its handlers that
+-- hang, whether it drains, is ready, and sent a heartbeat in this epoch. Returns its status, tier and whether it drains, and
+-- 1 if it came to have a free slot while dials wait for agents.
 local function settle(name, tier)
   local pod = key('pod', name)
   local named, known_epoch, ready, version, leaving, changing, status_before, hanging =
     unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'leaving', 'changing', 'status', 'hanging'))
-  -- Nearly always there is neither: one question for both.
+  -- Nearly always there is neither: one command for both.
   local is_marked = redis.call('EXISTS', key('lease', name), key('pod:draining', name)) > 0
   local leased = is_marked and redis.call('EXISTS', key('lease', name)) == 1
   local drains = leaving == '1' or (is_marked and redis.call('EXISTS', key('pod:draining', name)) == 1)
@@ -252,7 +252,7 @@ local function settle(name, tier)
   elseif ready == '0' or changing == '1' then status = 'unready'
   elseif known_epoch ~= epoch() then status = 'unknown' end
   if status == 'kept' and status_before == 'allocated' then
-    -- Its call record was deleted, and nobody has said that the pod is free.
+    -- Its call record was deleted, and no heartbeat or release has freed the pod.
     for i = 2, #slots, 2 do
       if redis.call('EXISTS', key('begun', slots[i])) == 1 then status = 'allocated' end
     end
@@ -279,7 +279,7 @@ local function settle(name, tier)
   return status, tier, drains, wakes and 1 or 0
 end
 
--- A call that waited for a pod waits no longer. What it waits for: tiers, a line break, its merchant.
+-- Removes a call from the queue for a pod. Its record: tiers, a line break, its merchant.
 local function stop_waiting(sid)
   local text = redis.call('HGET', key('waiters'), sid)
   if not text then return end

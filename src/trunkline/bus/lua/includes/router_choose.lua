@@ -1,8 +1,8 @@
--- Chooses a pod: for a call that was answered, or for a dial that will be.
--- Pods that may not be taken are passed over; so many of them at the head of the order end the search.
-local LOOKS = 32
+-- Chooses a pod for an answered call, or for a dial.
+-- Unusable pods are skipped; this many of them at the head of the order end the search.
+local CANDIDATES_MAX = 32
 
--- Since when heartbeats can be heard without a gap, in ms; 0 while nobody has looked for longer than the gap allows, for
+-- For how many ms routers have received heartbeats without a gap; 0 while no router ran for longer than the gap allows:
 -- then silence proves nothing.
 local HEARING_GAP_MS, SILENT_MIN_MS = 15000, 15000
 local hearing_ms
@@ -14,7 +14,8 @@ local function hearing_for_ms()
   return hearing_ms
 end
 
--- Not heard for three of its own intervals, never less than 15 s, while we could hear. One that never speaks is not silent.
+-- No heartbeat for three of the pod's own intervals, at least 15 s, while routers received others. A pod that never sends
+-- any is not silent.
 local function is_silent(pod, interval_s)
   local limit_ms = math.max(SILENT_MIN_MS, 3000 * tonumber(interval_s or '5'))
   if hearing_for_ms() < limit_ms then return false end
@@ -22,16 +23,16 @@ local function is_silent(pod, interval_s)
   return heard_ms and now_ms - tonumber(heard_ms) > limit_ms
 end
 
--- 'usable': it may be taken. 'later': it drains, or for a dial Postgres does not know it yet; it keeps its place. 'silent':
--- it is set aside, and tried by those who were answered when nobody else is there. 'never': it was not heard in this epoch
--- and comes back with its next heartbeat, or it has a lease and does not belong among the free.
+-- 'usable': it may be taken. 'later': it drains, or for a dial Postgres does not have it yet; it keeps its position.
+-- 'silent': it leaves the free ones, and answered calls try it when no other pod is free. 'never': it sent no heartbeat in
+-- this epoch and comes back with its next one, or it has a lease and does not belong among the free.
 local base_url, incarnation = '', '0'
-local function look_at(pod, shared, for_dial, may_be_silent)
+local function check_pod(pod, shared, for_dial, may_be_silent)
   local known_epoch, leaving, ready, url, number, interval_s, changing, heard_ms = unpack(redis.call('HMGET', key('pod', pod),
     'epoch', 'leaving', 'ready', 'base_url', 'incarnation', 'interval_s', 'changing', 'heard_ms'))
   base_url, incarnation = url or '', number or '0'
   if known_epoch ~= epoch() or leaving == '1' or ready == '0' or changing == '1' then return 'never' end
-  -- Nearly always there is none of these: one question for all.
+  -- Nearly always there is none of these: one command for all.
   if redis.call('EXISTS', key('pod:draining', pod), shared and key('pod:draining', pod) or key('lease', pod),
     shared and key('pod:draining', pod) or key('pod:slots', pod)) > 0 then
     if redis.call('EXISTS', key('pod:draining', pod)) == 1 then return 'later' end
@@ -43,36 +44,36 @@ local function look_at(pod, shared, for_dial, may_be_silent)
   return 'usable'
 end
 
-local function set_aside(pool, pod)
+local function mark_silent(pool, pod)
   take_out(pool, pod)
   redis.call('SADD', pool.silent, pod)
 end
 
 -- Takes the pod out of the SET if it may be taken, or never belonged there.
-local function taken(pool, pod, for_dial)
-  local found = look_at(pod, false, for_dial)
+local function try_take(pool, pod, for_dial)
+  local found = check_pod(pod, false, for_dial)
   if found == 'later' then redis.call('SADD', pool.available, pod) end
-  if found == 'silent' then set_aside(pool, pod) end
+  if found == 'silent' then mark_silent(pool, pod) end
   return found
 end
 
 local function longest_free(pool, for_dial)
   local later, chosen = {}, nil
-  for _ = 1, LOOKS do
+  for _ = 1, CANDIDATES_MAX do
     local pod = redis.call('ZPOPMIN', pool.order)[1]
     if not pod then break end
     if redis.call('SREM', pool.available, pod) == 1 then
-      local found = taken(pool, pod, for_dial)
+      local found = try_take(pool, pod, for_dial)
       if found == 'usable' then chosen = pod break end
       if found == 'later' then later[#later + 1] = pod end
     end
   end
   for _, pod in ipairs(later) do redis.call('ZADD', pool.order, whole(now_ms), pod) end
   if chosen then return chosen end
-  -- Somebody put pods into the SET by hand, or the order was lost.
-  for _, pod in ipairs(redis.call('SRANDMEMBER', pool.available, LOOKS)) do
+  -- An operator put pods into the SET by hand, or the order was lost.
+  for _, pod in ipairs(redis.call('SRANDMEMBER', pool.available, CANDIDATES_MAX)) do
     redis.call('SREM', pool.available, pod)
-    if taken(pool, pod, for_dial) == 'usable' then
+    if try_take(pool, pod, for_dial) == 'usable' then
       redis.call('ZREM', pool.order, pod)
       return pod
     end
@@ -82,15 +83,15 @@ end
 local function least_loaded(pool, max, for_dial)
   local newest, first, first_load, first_url, first_number = redis.call('GET', key('version')), nil, nil, '', '0'
   for page = 0, 7 do
-    local found = redis.call('ZRANGE', pool.available, '-inf', '(' .. max, 'BYSCORE', 'LIMIT', page * LOOKS, LOOKS, 'WITHSCORES')
+    local found = redis.call('ZRANGE', pool.available, '-inf', '(' .. max, 'BYSCORE', 'LIMIT', page * CANDIDATES_MAX, CANDIDATES_MAX, 'WITHSCORES')
     for i = 1, #found, 2 do
       if first and tonumber(found[i + 1]) > first_load then
         base_url, incarnation = first_url, first_number
         return first
       end
-      local state = look_at(found[i], true, for_dial)
+      local state = check_pod(found[i], true, for_dial)
       if state == 'never' then redis.call('ZREM', pool.available, found[i]) end
-      if state == 'silent' then set_aside(pool, found[i]) end
+      if state == 'silent' then mark_silent(pool, found[i]) end
       if state == 'usable' then
         if not newest or redis.call('HGET', key('pod', found[i]), 'version') == newest then return found[i] end
         if not first then
@@ -98,7 +99,7 @@ local function least_loaded(pool, max, for_dial)
         end
       end
     end
-    if first or #found < LOOKS * 2 then
+    if first or #found < CANDIDATES_MAX * 2 then
       base_url, incarnation = first_url, first_number
       return first
     end
@@ -107,7 +108,7 @@ end
 
 -- A pod of this tier and a slot of it, taken out of the free ones; nil if there is none.
 local function choose(tier, for_dial)
-  -- While a tier changes its type its key has the old one: the leader is about to put it right.
+  -- While a tier changes its type its key has the old one: the leader will rewrite it.
   if not fits(tier.pool, tier.shared) then return nil end
   local pod
   if tier.shared then pod = least_loaded(tier.pool, tier.max, for_dial) else pod = longest_free(tier.pool, for_dial) end
@@ -117,10 +118,10 @@ local function choose(tier, for_dial)
   return slot and pod, slot
 end
 
--- When nobody else is there: a pod that has fallen silent may still be there.
+-- When no other pod is free: a silent pod may still work.
 local function choose_silent(tier)
-  for _, pod in ipairs(redis.call('SRANDMEMBER', tier.pool.silent, LOOKS)) do
-    local slot = look_at(pod, tier.shared, false, true) == 'usable' and free_slot(pod, tier.max)
+  for _, pod in ipairs(redis.call('SRANDMEMBER', tier.pool.silent, CANDIDATES_MAX)) do
+    local slot = check_pod(pod, tier.shared, false, true) == 'usable' and free_slot(pod, tier.max)
     if slot then
       redis.call('SREM', tier.pool.silent, pod)
       return pod, slot
@@ -128,9 +129,9 @@ local function choose_silent(tier)
   end
 end
 
--- The tiers of this merchant that there are, in order and without repeats; 1 if its config names none there is.
+-- The existing tiers of this merchant, in order and without repeats; 1 if its config names none that exists.
 local function chain(merchant)
-  local wanted, odd = 'standard', 0
+  local wanted, is_misconfigured = 'standard', 0
   local text = merchant ~= '' and redis.call('HGET', key('merchant:config'), merchant)
   if text then
     local is_json, config = pcall(cjson.decode, text)
@@ -139,7 +140,7 @@ local function chain(merchant)
       local own = type(config.pool) == 'string' and config.pool ~= '' and config.pool or merchant
       tier = 'merchant:' .. own
     end
-    if type(tier) == 'string' then wanted = tier else odd = 1 end
+    if type(tier) == 'string' then wanted = tier else is_misconfigured = 1 end
   end
   local names, tiers, seen = {wanted, 'standard', 'overflow', 'basic'}, {}, {}
   local texts = redis.call('HMGET', key('tiers'), unpack(names))
@@ -148,9 +149,9 @@ local function chain(merchant)
     if kind and not seen[tier] then
       tiers[#tiers + 1] = {pool = pool_of(tier), shared = kind == 's', max = tonumber(max), callers = tonumber(callers)}
     elseif not kind and i == 1 then
-      odd = 1
+      is_misconfigured = 1
     end
     seen[tier] = true
   end
-  return tiers, odd
+  return tiers, is_misconfigured
 end

@@ -1,6 +1,6 @@
--- Heartbeats can be heard: said by every router every second. After a gap (no router, no Valkey) every pod gets its full
--- time again, or one outage would silence them all; and so when the clock was set back, or nobody would be found silent
--- until it has caught up. Returns for how many ms they could be heard.
+-- Every router marks every second that it receives heartbeats. After a gap (no router, no Valkey) every pod gets its full
+-- time again, or one outage would silence them all; likewise when the clock was set back, or no pod would be found silent
+-- until it has caught up. Returns for how many ms heartbeats were received without a gap.
 local function advance_hearing(gap_ms)
   local hearing = key('hearing')
   local since, ran = unpack(redis.call('HMGET', hearing, 'since', 'ran'))

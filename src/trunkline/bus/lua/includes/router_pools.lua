@@ -1,4 +1,4 @@
--- The keys of a tier's pool. A merchant's own has names of its own.
+-- The keys of a tier's pool. A merchant's own tier has other names.
 local function pool_of(tier)
   local merchant = string.match(tier, '^merchant:(.+)$')
   local root = key(merchant and 'merchant' or 'pool', merchant or tier)

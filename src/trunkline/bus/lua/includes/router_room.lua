@@ -1,18 +1,18 @@
--- Free slots of a tier: how many there are, and on how many of them a dial could be kept.
-local function room_in(tier)
+-- Free slots of a tier: how many there are, and how many of them dials may reserve.
+local function free_slots_in(tier)
   local pool = tier.pool
   if not tier.shared then return redis.call('TYPE', pool.available).ok == 'set' and redis.call('SCARD', pool.available) or 0 end
   if redis.call('TYPE', pool.available).ok ~= 'zset' then return 0 end
-  local room = 0
-  -- By load, so that ten thousand pods cost as much as ten: there are at most `max` loads below the maximum.
+  local free = 0
+  -- Counted by load, so that 10,000 pods cost as much as ten: there are at most `max` loads below the maximum.
   for load = 0, math.min(tier.max, 64) - 1 do
-    room = room + (tier.max - load) * redis.call('ZCOUNT', pool.available, load, load)
+    free = free + (tier.max - load) * redis.call('ZCOUNT', pool.available, load, load)
   end
-  return room
+  return free
 end
 
--- A tenth of the tier is for those who call us, unless its config says how much; a quarter at most is given way to those
--- who wait, of which those who have waited and got a slot of it have had their part.
+-- 10 % of the tier are the inbound reserve, unless its config sets it. At most 25 % yield to waiting calls, less the slots
+-- that calls got after waiting.
 local function for_dials(tier)
   local pool = tier.pool
   local capacity = redis.call('SCARD', pool.assigned) * tier.max
@@ -20,9 +20,9 @@ local function for_dials(tier)
   local waiting = redis.call('ZCARD', pool.waiting)
   if waiting > 0 then
     local yields = math.max(0, math.floor(capacity / 4) - redis.call('SCARD', pool.yielded))
-    -- A tier too small for a quarter gives way with one slot.
+    -- A tier too small for 25 % yields one slot.
     if capacity > 0 and capacity < 4 then yields = 1 end
     waiting = math.min(waiting, yields)
   end
-  return math.max(0, room_in(tier) - callers - waiting)
+  return math.max(0, free_slots_in(tier) - callers - waiting)
 end

@@ -1,5 +1,5 @@
--- Puts a live row of Postgres into the projection: the slot is this allocation's, kept or begun. Whatever else the projection has under the
--- same id, the same call or on the same slot gives way.
+-- Writes a live row of Postgres into the projection: the slot is this allocation's, reserved or begun. Anything else under
+-- the same id, for the same call or on the same slot is removed.
 local touched = {}
 
 local function put_row(row, lease_s)
