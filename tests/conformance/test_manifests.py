@@ -110,7 +110,7 @@ def test_everything_has_probes_and_a_disruption_budget() -> None:
 
 def test_the_autoscaler_asks_for_metrics_that_there_are() -> None:
     text = (ROOT / "deploy" / "kubernetes" / "keda" / "scaled-object.yaml").read_text(encoding="utf-8")
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     for name in ("trunkline_router_calls", "trunkline_router_waiting"):
         assert name in text
         assert f"`{name}`" in page

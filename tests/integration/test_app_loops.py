@@ -7,7 +7,7 @@ from trunkline.app import Platform
 from trunkline.loops.leader import LeaderLoop
 from trunkline.settings import load_settings
 
-PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
 
 
 async def test_the_table_of_loops_is_the_one_of_the_documents(

@@ -1,4 +1,4 @@
-"""Every command of docs/router-card.md, as it stands there, on a running router."""
+"""Every command of docs/reference/router-card.md, as it stands there, on a running router."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from trunkline.cli.main import app
 from trunkline.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "router-card.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "router-card.md").read_text(encoding="utf-8")
 TIERS = (
     '{"gold": {"type": "exclusive", "target": 1}, "standard": {"type": "exclusive", "target": 3},'
     ' "basic": {"type": "shared", "target": 1, "max_concurrent": 3}}'
@@ -142,7 +142,7 @@ async def test_what_is_looked_at_and_changed_in_valkey(shell: Shell) -> None:
 
 def test_every_key_of_the_card_is_one_of_the_routers() -> None:
     named = re.findall(r"^\| `(voice:[^`]+)` \|", PAGE, re.MULTILINE)
-    page = (ROOT / "docs" / "router.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "router.md").read_text(encoding="utf-8")
     assert len(named) == 8
     assert [key for key in named if f"| `{key}` |" not in page] == []
 
@@ -176,5 +176,5 @@ def test_the_commands_for_the_cluster_name_what_the_manifests_have() -> None:
 
 
 def test_the_card_is_found_from_the_pages_about_it() -> None:
-    for page in ("README.md", "docs/router.md"):
+    for page in ("README.md", "docs/explanation/router.md"):
         assert "router-card.md" in (ROOT / page).read_text(encoding="utf-8"), page

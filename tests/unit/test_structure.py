@@ -200,7 +200,7 @@ def test_the_drawing_of_the_layers_is_the_contract() -> None:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     [contract] = [each for each in contracts if each["type"] == "layers"]
     assert contract["exhaustive"] is True
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     drawing = page.split("## Layers")[1].split("```")[1].strip().splitlines()
     assert drawing == contract["layers"]
 

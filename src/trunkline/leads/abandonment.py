@@ -3,7 +3,7 @@
 The bound is on the expected share of abandoned calls among those that are answered, E[max(0, X - free)] / E[X], where
 X is how many of the ringing calls are answered. A bound on the probability that anybody is abandoned would be the wrong
 one: with one free agent and a tenth answering, three ringing calls keep that probability under 3 %, and abandon 9.7 %
-of those who answer. `docs/abandonment.md` has the terms and the law.
+of those who answer. `docs/explanation/abandonment.md` has the terms and the law.
 """
 
 import math
