@@ -67,7 +67,7 @@ PAGE = """# Alarms ring when they must, and only then: what a run showed
 `make alarm-drill ARGS=--keep` wrote this page on {date}, at commit {commit}. {verdict}
 
 Whole processes (API and router, two dispatchers, mailboxes and jobs, control), a simulated carrier, a webhook that
-listens, every threshold as it is by default ([alarms.md](../reference/alarms.md)).
+listens, every threshold as it is by default ([Alarms](../reference/alarms.md)).
 
 | what happens every day | it happened | alarms raised |
 |---|---|---|

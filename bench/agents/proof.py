@@ -47,7 +47,7 @@ Two processes of each role behind nginx, pods of the agent library with their de
 carrier with accounts at Twilio, Plivo and Exotel. 30 channels, leads of a gold and a standard merchant offered
 at 3 a second, talks of 8 to 20 s, 20 people who ring us in each run. Each fault strikes again and again, on an
 installation of its own. Counted from the carrier's ledger and the pods' own records
-([benchmarks.md](benchmarks.md)).
+([Benchmarks](benchmarks.md)).
 
 A run meets its goals only if at least 60 people answered while the engine was away, where the fault takes one away
 (`too_few_away` otherwise). Every answer comes within 1.2 s, but where a process is stopped (*api stopped*): nginx gives

@@ -35,7 +35,7 @@ Two dispatchers, a simulated carrier, 900 leads that are due on an account which
 an account that stays well, with two leads a second. Each fault lasts three minutes{turns}. *Requests at first* are
 those within two seconds (15 s where the carrier hangs: its first requests time out after 10); what came later is
 counted *while refused*. Of the leads, those *ended* are the ones that no call was placed for. Counted before the
-carrier, and from Postgres where no carrier could be reached ([benchmarks.md](benchmarks.md)).
+carrier, and from Postgres where no carrier could be reached ([Benchmarks](benchmarks.md)).
 
 Where the carrier hangs, a request in five seconds is what the rule for calls in doubt allows; their ten minutes in
 doubt were passed over in Postgres when the fault was healed. The lead whose destination is refused with an unknown
