@@ -112,7 +112,7 @@ async def shell(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 
 
 async def test_what_is_asked_and_told(shell: Shell) -> None:
-    said = {line: await shell.type(line) for line in commands("Ask and tell")}
+    said = {line: await shell.type(line) for line in commands("Requests and commands")}
     answers = list(said.values())
     assert len(said) == 18
     assert answers[0]["allocation"]["source_pool"] == "pool:standard"
