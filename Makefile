@@ -1,15 +1,15 @@
 # make            lists the recipes
 # make demo       the whole platform on this machine, with a simulated carrier; ARGS="--leads 200 --exit"
 # make test       the whole test suite; ARGS="-k name" passes arguments on to pytest
-# make stutter    the same, while its processes stand still by chance: finds tests that depend on speed; STUTTER_SEED=2
+# make stutter    the same, while its processes stop at random: finds tests that depend on speed; STUTTER_SEED=2
 # make lowest     the seams to other libraries on the lowest versions that pyproject.toml declares
-# make check      formatting, lint, types, direction of imports, names that nothing uses
+# make check      formatting, lint, types, direction of imports, unused names
 # make docs       the documents as a site, site/index.html; a page or a link that leads nowhere fails it
 # make bench      every benchmark as a table; ONLY=name runs one
 # make beside     what a dial costs beside another commit, in turns: REV=4d99879 TURNS=10; BENCH=jobs or mailboxes: what gets done
 # make proof-agents runs the faults of bench/agents in full and writes docs/proof/agents.md; takes over an hour
-# make proof-neighbours runs every bad neighbour of jobs and mailboxes at once for two minutes and writes docs/proof/neighbours.md
-# make alarm-drill rings the alarms that must ring, and looks that everyday work rings none; twenty minutes, ARGS=--quick for less, ARGS=--keep writes docs/proof/alarms.md
+# make proof-neighbours runs every fault of handlers and applications at once for two minutes and writes docs/proof/neighbours.md
+# make alarm-drill checks that alarms are raised in time, and none by everyday work; twenty minutes, ARGS=--quick for less, ARGS=--keep writes docs/proof/alarms.md
 # make proof-refusals runs the faults of bench/refusals in full and writes docs/proof/refusals.md; takes half an hour
 # make proof-overdial runs bench/overdial in full and writes docs/proof/overdial.md; takes three quarters of an hour
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
