@@ -190,7 +190,8 @@ def is_key_prefix(node: ast.expr) -> bool:
 )
 def test_links_of_the_documentation_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    found = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'\bsrc="([^"]+)"', text)
+    targets = [target.split("#")[0] for target in found]
     local = [target for target in targets if target and not target.startswith(("http://", "https://"))]
     assert [target for target in local if not (page.parent / target).exists()] == []
 
