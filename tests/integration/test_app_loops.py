@@ -70,7 +70,7 @@ async def test_control_elects_its_leader_also_without_the_router_s_election(
 
 
 def documented() -> dict[str, tuple[list[str], list[str]]]:
-    section = PAGE.read_text(encoding="utf-8").split("## Who runs what")[1].split("## ")[0]
+    section = PAGE.read_text(encoding="utf-8").split("## Roles and loops")[1].split("## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)[1:]
     return {
         role.strip("`"): (re.findall(r"`(\w+)`", every), re.findall(r"`(\w+)`", leader))
