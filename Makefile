@@ -1,14 +1,15 @@
 # make            lists the recipes
 # make demo       the whole platform on this machine, with a simulated carrier; ARGS="--leads 200 --exit"
 # make test       the whole test suite; ARGS="-k name" passes arguments on to pytest
-# make stutter    the same, while its processes stand still by chance: finds tests that depend on speed; STUTTER_SEED=2
+# make stutter    the same, while its processes stop at random: finds tests that depend on speed; STUTTER_SEED=2
 # make lowest     the seams to other libraries on the lowest versions that pyproject.toml declares
-# make check      formatting, lint, types, direction of imports, names that nothing uses
+# make check      formatting, lint, types, direction of imports, unused names
+# make docs       the documents as a site, site/index.html; a page or a link that leads nowhere fails it
 # make bench      every benchmark as a table; ONLY=name runs one
 # make beside     what a dial costs beside another commit, in turns: REV=4d99879 TURNS=10; BENCH=jobs or mailboxes: what gets done
 # make proof-agents runs the faults of bench/agents in full and writes docs/proof/agents.md; takes over an hour
-# make proof-neighbours runs every bad neighbour of jobs and mailboxes at once for two minutes and writes docs/proof/neighbours.md
-# make alarm-drill rings the alarms that must ring, and looks that everyday work rings none; twenty minutes, ARGS=--quick for less, ARGS=--keep writes docs/proof/alarms.md
+# make proof-neighbours runs every fault of handlers and applications at once for two minutes and writes docs/proof/neighbours.md
+# make alarm-drill checks that alarms are raised in time, and none by everyday work; twenty minutes, ARGS=--quick for less, ARGS=--keep writes docs/proof/alarms.md
 # make proof-refusals runs the faults of bench/refusals in full and writes docs/proof/refusals.md; takes half an hour
 # make proof-overdial runs bench/overdial in full and writes docs/proof/overdial.md; takes three quarters of an hour
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
@@ -37,7 +38,7 @@ UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test stutter lowest check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill kube screenshots release fmt lock clean
+.PHONY: help demo test stutter lowest docs check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill kube screenshots release fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -81,6 +82,17 @@ $(LOWEST)/.done: $(BIN)/uv requirements/lowest.txt pyproject.toml
 
 lowest: $(LOWEST)/.done
 	@$(LOWEST)/bin/python -m pytest -n auto --dist worksteal -p no:cacheprovider $(SEAMS) $(ARGS)
+
+DOCS := .docs-venv
+
+$(DOCS)/.done: $(BIN)/uv requirements/docs.txt
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(DOCS)
+	@$(BIN)/uv pip install -q --python $(DOCS)/bin/python --require-hashes -r requirements/docs.txt
+	@touch $@
+
+# Not with -q: it hides the warnings from --strict too.
+docs: $(DOCS)/.done
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check src tests bench examples
@@ -126,7 +138,8 @@ fmt: $(VENV)/.dev
 lock: $(BIN)/uv
 	@$(UV_COMPILE) --extra demo --group build pyproject.toml -o requirements/runtime.txt
 	@$(UV_COMPILE) --all-extras --group build --group dev pyproject.toml -o requirements/dev.txt
+	@$(UV_COMPILE) --group docs -o requirements/docs.txt
 	@$(UV_COMPILE) --resolution lowest-direct --extra demo --group build --group seams pyproject.toml -o requirements/lowest.txt
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .bench-venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(LOWEST) $(DOCS) site .bench-venv .mypy_cache .ruff_cache .pytest_cache

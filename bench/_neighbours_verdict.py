@@ -427,27 +427,27 @@ class Verdict:
             "one behind pgbouncer" if self.is_pooled else "none behind a pooler: pgbouncer is not installed"
         )
         kept = self.kept
-        return f"""# Bad neighbours, all at once
+        return f"""# Isolation of jobs and mailboxes, all faults at once
 
 `make proof-neighbours` writes this page. For {self.seconds:g} s, on real engines: two steady workers, one whose event
 loop is blocked every ten seconds, one that is killed every 6 to 10 s and {pooler}, each with jobs and mailboxes and a
-lease of {LEASE_S:g} s. All of these at once, each counted when it was bad:
+lease of {LEASE_S:g} s. All of these faults at once, each counted when it occurred:
 
-| neighbour | how often |
+| fault | how often |
 |---|---|
 {bad}
 
-Beside them innocent jobs of three tenants, {RATE_PER_S} a second, which choose the same unique keys, and as many
-innocent mailboxes, which have no tenants, each with one event. "Excused" are those in the hands of the worker that died
-or of the process that was blocked, and those on their way while the clock was set: late by at most a lease and a
-second. All others: late by at most a second, and run once.
+Beside them healthy jobs of three tenants, {RATE_PER_S} a second, which choose the same unique keys, and as many
+healthy mailboxes, which have no tenants, each with one event. "Excused" are those claimed by the worker that died or
+by the blocked process, and those in flight while the clock was set: late by at most a lease and a second. All others:
+late by at most a second, and run once.
 
 | | sent | lost | finished twice | run twice | p99 late | latest | excused | latest of these |
 |---|---|---|---|---|---|---|---|---|
 {table}
 
-Innocent handlers use the two objects of their worker, whatever its other handlers hold open. None fails, and none takes
-more than a second but where the event loop was blocked:
+Healthy handlers use the two objects of their worker, whatever its other handlers hold open. None fails, and none
+takes more than a second except where the event loop was blocked:
 
 | call in a handler | made | failed | latest |
 |---|---|---|---|

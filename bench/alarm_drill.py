@@ -62,18 +62,18 @@ GOAL = (
     "no alarm on what happens every day; a missing leader and a missing Postgres heard of within "
     f"{HEARD_WITHIN_S:g} s"
 )
-PAGE = """# Alarms ring when they must, and only then: what a run showed
+PAGE = """# Alarms are raised when they must be, and only then: results of a run
 
 `make alarm-drill ARGS=--keep` wrote this page on {date}, at commit {commit}. {verdict}
 
-Whole processes (API and router, two dispatchers, mailboxes and jobs, control), a simulated carrier, a webhook that
-listens, every threshold as it is by default ([alarms.md](../alarms.md)).
+Whole processes (API and router, two dispatchers, mailboxes and jobs, control), a simulated carrier, a webhook
+receiver, every threshold at its default ([Alarms](../reference/alarms.md)).
 
 | what happens every day | it happened | alarms raised |
 |---|---|---|
 {everyday}
 
-| fault | webhook heard after, s | at most, s |
+| fault | webhook received after, s | at most, s |
 |---|---|---|
 {faults}
 """

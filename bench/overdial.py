@@ -58,14 +58,14 @@ NEAR = 400
 ROUNDING = 1e-4
 
 
-PAGE = """# Overdialling within its bound: what a run showed
+PAGE = """# Overdialling stays within its bound: results of a run
 
 `make proof-overdial` wrote this page on {date}, at commit {commit}. {verdict}
 
-A quarter answers, phones ring for 1.5 s, talks last 3 s. One agent with ten channels and 400 leads; twenty agents with
-80 channels and 4,000 leads, three seeds. *Abandoned* is who answered and had no agent within 2 s, by the carrier's
-ledger and the pods' own records. *Expected share* is the largest that Postgres showed at any dial for which no agent
-was kept ([benchmarks.md](../benchmarks.md)).
+25 % answer, phones ring for 1.5 s, talks last 3 s. One agent with ten channels and 400 leads; twenty agents with 80
+channels and 4,000 leads, three seeds. *Abandoned* are answered calls without an agent within 2 s, by the carrier's
+ledger and the pods' own records. *Expected share* is the largest in Postgres at any dial without a reserved agent
+([Benchmarks](benchmarks.md)).
 
 With `abandon_max` 0.03 twenty agents made {worth} times the calls of an hour.
 

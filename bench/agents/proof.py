@@ -40,32 +40,32 @@ COLUMNS = {
     "dials_per_s_without_valkey": "dials/s without Valkey",
     "met": "met",
 }
-PAGE = """# An agent for everybody who answers: what a run showed
+PAGE = """# Every answered call gets an agent: results of the runs
 
 `make proof-agents` writes this page. {verdict}
 
-Two processes of each role behind nginx, pods of the agent library with their default heartbeat, a simulated
-carrier with accounts at Twilio, Plivo and Exotel. 30 channels, leads of a gold and a standard merchant offered
-at 3 a second, talks of 8 to 20 s, 20 people who ring us in each run. Each fault strikes again and again, on an
-installation of its own. Counted from the carrier's ledger and the pods' own records
-([benchmarks.md](../benchmarks.md)).
+Two processes of each role behind nginx, pods of the agent library with their default heartbeat, a simulated carrier
+with accounts at Twilio, Plivo and Exotel. 30 channels, leads of a gold and a standard merchant offered at 3 a second,
+talks of 8 to 20 s, 20 inbound calls in each run. Each fault is injected repeatedly, on an installation of its own.
+Counted from the carrier's ledger and the pods' own records ([Benchmarks](benchmarks.md)).
 
-A run meets its goals only if at least 60 people answered while the engine was away, where the fault takes one away
-(`too_few_away` otherwise). Every answer comes within 1.2 s, but where a process is stopped (*api stopped*): nginx gives
-it up after 1.5 s and asks another one, so there the answer has to come within 2.7 s. A cell is empty where a run did
-not count that yet.
+A run meets its goals only if at least 60 calls were answered while the engine was down, where the fault takes one
+down (`too_few_away` otherwise). Every answer webhook gets its document within 1.2 s, except where a process is
+stopped (*api stopped*): nginx times out after 1.5 s and sends the request to another process, so there the limit is
+2.7 s. A cell is empty where a run did not count that yet.
 
-Exotel can neither hold a call nor ask again, so its calls are counted apart, and one without an agent is excused if
+Exotel can neither hold a call nor request a second document, so its calls are counted apart, and one without an agent
+is excused if
 
-- an engine was away within 1.2 s of the answer, or
+- an engine was down within 1.2 s of the answer, or
 - its stream led to a pod that died, was leaving or took no streams within the 6 s that opening one may take, or
-- it was given no stream, and some pod was lost between 6 s before the dial and 1.2 s after the answer, or
-- somebody rang us (no agent is reserved for callers), and a pod was down, or every pod that takes them was in a call or
-  reserved for a phone that rang.
+- its document had no stream, and some pod was lost between 6 s before the dial and 1.2 s after the answer, or
+- it was inbound (no agent is reserved for inbound calls), and a pod was down, or every pod that takes them was in a
+  call or reserved for a ringing phone.
 
-All others are *unexcused*, and none may be. Nor does Exotel report what becomes of a stream: an excused call may be
-recorded as ANSWERED with `agent: unknown`, and its person is not rung again. Every other lead has to be recorded as the
-ledger tells.
+All others are *unexcused*, and none may be. Exotel does not report the fate of a stream: an excused call may be
+recorded as ANSWERED with `agent: unknown`, and its lead is not called again. Every other lead has to be recorded as
+the ledger shows.
 
 {table}
 """

@@ -27,22 +27,22 @@ COLUMNS = {
     "healthy_late_max_s": "latest, s",
     "met": "met",
 }
-PAGE = """# A refusal costs whom it blames: what a run showed
+PAGE = """# A refusal costs only what it blames: results of a run
 
 `make proof-refusals` wrote this page on {date}, at commit {commit}. {verdict}
 
-Two dispatchers, a simulated carrier, 900 leads that are due on an account which was well a moment ago, and beside it
-an account that stays well, with two leads a second. Each fault lasts three minutes{turns}. *Requests at first* are
-those within two seconds (15 s where the carrier hangs: its first requests time out after 10); what came later is
-counted *while refused*. Of the leads, those *ended* are the ones that no call was placed for. Counted before the
-carrier, and from Postgres where no carrier could be reached ([benchmarks.md](../benchmarks.md)).
+Two dispatchers, a simulated carrier, 900 leads that are due on an account that was healthy until the fault, and
+beside it an account that stays healthy, with two leads a second. Each fault lasts three minutes{turns}. *Requests at
+first* are those within two seconds (15 s where the carrier hangs: its first requests time out after 10); later ones
+are counted *while refused*. *Ended* are leads that ended without a call. Requests are counted in front of the
+carrier, and from Postgres where no carrier could be reached ([Benchmarks](benchmarks.md)).
 
 Where the carrier hangs, a request in five seconds is what the rule for calls in doubt allows; their ten minutes in
-doubt were passed over in Postgres when the fault was healed. The lead whose destination is refused with an unknown
-code ends after three refusals, while everybody else is dialled.
+doubt were skipped in Postgres when the fault was healed. The lead whose destination is refused with an unknown code
+ends after three refusals, while all others are dialled.
 
 The account whose number is refused has a second one, with a pace that leaves leads waiting until the fault is over.
-Only requests from the refused one are counted as such; the second may never pause for ten seconds, half of the
+Only requests from the refused one are counted as such; the second may never pause for ten seconds, 50 % of the
 shortest cooldown of an account.
 
 {table}

@@ -8,7 +8,7 @@ import pytest
 from tests.support.api.asgi import AsgiClient
 from tests.support.world import ADMIN_KEY, World
 
-DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 HEADING = re.compile(r"^### `([A-Z]+) (/\S*)`$", re.MULTILINE)
 OPEN = {"/health", "/ready", "/metrics"}
 # Asked by carriers, who sign and have no key.

@@ -1,4 +1,4 @@
-"""docs/applications.md is true: its code runs, its names exist, its tables are complete."""
+"""docs/how-to/applications.md is true: its code runs, its names exist, its tables are complete."""
 
 import asyncio
 import inspect
@@ -29,7 +29,7 @@ from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.stores import EventLogStore, IssueStore
 from trunkline.telemetry import metrics
 
-PAGE = (Path(__file__).parents[2] / "docs" / "applications.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "applications.md").read_text()
 
 
 class Base(DeclarativeBase):

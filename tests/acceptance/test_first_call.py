@@ -1,4 +1,4 @@
-"""docs/first-call.md, walked as a new user would: every command of the page, in a fresh folder, with its output."""
+"""docs/tutorial/first-call.md as a new user walks it: every command of the page, in a fresh folder, with its output."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.waiting import eventually
 
-PAGE = Path(__file__).parents[2] / "docs" / "first-call.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "first-call.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # The ports that the page names; the walk takes others, which are free.
 PORTS = ("8080", "9290", "8765")

@@ -79,7 +79,7 @@ async def test_a_stopping_platform_writes_accepted_events_and_refuses_new_ones(
 
 
 async def test_the_example_of_the_page_runs(database_url: str, redis_url: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "mailboxes.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "mailboxes.md").read_text(encoding="utf-8")
     found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     assert found is not None
     example: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""docs/testing.md is true: its code runs as it stands, in a folder of its own, and its table names every fixture."""
+"""docs/how-to/testing.md is true: its code runs as it stands, in its own folder, and its table names every fixture."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from trunkline.testing import pytest_plugin
 from trunkline.testing.clock import ManualClock
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "testing.md").read_text(encoding="utf-8")
 
 
 def test_the_code_of_the_page_passes_in_a_separate_project(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_every_workload_has_a_readiness_probe_and_a_disruption_budget() -> None:
 
 def test_the_autoscaler_uses_metrics_that_exist() -> None:
     text = (ROOT / "deploy" / "kubernetes" / "keda" / "scaled-object.yaml").read_text(encoding="utf-8")
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     for name in ("trunkline_router_calls", "trunkline_router_waiting"):
         assert name in text
         assert f"`{name}`" in page

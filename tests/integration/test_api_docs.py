@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.api.world import ApiWorld, open_api
 
-DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 HEADING = re.compile(r"^### `(?P<method>[A-Z]+) (?P<path>/\S*)`$", re.MULTILINE)
 
 

@@ -7,7 +7,7 @@ from trunkline.app import Platform
 from trunkline.loops.leader import LeaderLoop
 from trunkline.settings import load_settings
 
-PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
 
 
 async def test_the_documented_table_of_loops_matches_the_platform(
@@ -70,7 +70,7 @@ async def test_control_elects_a_leader_while_the_routers_election_is_disabled(
 
 
 def documented() -> dict[str, tuple[list[str], list[str]]]:
-    section = PAGE.read_text(encoding="utf-8").split("## Who runs what")[1].split("## ")[0]
+    section = PAGE.read_text(encoding="utf-8").split("## Roles and loops")[1].split("## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)[1:]
     return {
         role.strip("`"): (re.findall(r"`(\w+)`", every), re.findall(r"`(\w+)`", leader))

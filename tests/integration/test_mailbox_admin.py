@@ -18,7 +18,7 @@ from trunkline.store.mailboxes import Parked
 from trunkline.telemetry import metrics
 
 DAY_S = 86_400
-PAGE = Path(__file__).parents[2] / "docs" / "mailboxes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "mailboxes.md"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every command of docs/router-card.md, as it stands there, on a running router."""
+"""Every command of docs/reference/router-card.md, as it stands there, on a running router."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from trunkline.cli.main import app
 from trunkline.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "router-card.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "router-card.md").read_text(encoding="utf-8")
 TIERS = (
     '{"gold": {"type": "exclusive", "target": 1}, "standard": {"type": "exclusive", "target": 3},'
     ' "basic": {"type": "shared", "target": 1, "max_concurrent": 3}}'
@@ -112,7 +112,7 @@ async def shell(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 
 
 async def test_every_api_command_of_the_card_answers_as_shown(shell: Shell) -> None:
-    said = {line: await shell.type(line) for line in commands("Ask and tell")}
+    said = {line: await shell.type(line) for line in commands("Requests and commands")}
     answers = list(said.values())
     assert len(said) == 18
     assert answers[0]["allocation"]["source_pool"] == "pool:standard"
@@ -142,7 +142,7 @@ async def test_every_valkey_command_of_the_card_answers_as_shown(shell: Shell) -
 
 def test_every_key_of_the_card_is_one_of_the_routers() -> None:
     named = re.findall(r"^\| `(voice:[^`]+)` \|", PAGE, re.MULTILINE)
-    page = (ROOT / "docs" / "router.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "router.md").read_text(encoding="utf-8")
     assert len(named) == 8
     assert [key for key in named if f"| `{key}` |" not in page] == []
 
@@ -176,5 +176,5 @@ def test_the_kubernetes_commands_of_the_card_name_what_the_manifests_have() -> N
 
 
 def test_readme_and_router_page_link_to_the_card() -> None:
-    for page in ("README.md", "docs/router.md"):
+    for page in ("README.md", "docs/explanation/router.md"):
         assert "router-card.md" in (ROOT / page).read_text(encoding="utf-8"), page

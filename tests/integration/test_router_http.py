@@ -153,7 +153,7 @@ async def test_allocate_answers_as_documented(face: Face) -> None:
 async def test_the_documented_heartbeats_register_a_pod_and_report_its_call(
     face: Face,
 ) -> None:
-    """Bodies and answers of docs/api.md, on a store that is as new as the pod."""
+    """Bodies and answers of docs/reference/api.md, on a store that is as new as the pod."""
     idle, busy = api_page.examples("POST /api/v1/pods/{name}/heartbeat")
     assert await said_by_the_page(face, idle) == json.loads(idle.answered)
     (call,) = json.loads(busy.asked)["calls"]

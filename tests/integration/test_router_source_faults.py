@@ -166,7 +166,7 @@ async def test_every_reading_command_of_the_operations_sheet_answers(world: Rout
 
 
 def test_every_key_is_documented() -> None:
-    page = (SOURCE.parents[1] / "docs" / "router.md").read_text(encoding="utf-8")
+    page = (SOURCE.parents[1] / "docs" / "explanation" / "router.md").read_text(encoding="utf-8")
     keys = RouterKeys()
     made = [
         keys.available("{tier}"), keys.assigned("{tier}"), keys.order("{tier}"), keys.waiting_for("{tier}"),
@@ -189,7 +189,7 @@ async def test_no_other_keys_than_the_documented_ones_are_written(world: RouterW
     await world.pods(5)
     await world.allocate("call-1")
     await world.release("call-1")
-    page = (SOURCE.parents[1] / "docs" / "router.md").read_text(encoding="utf-8")
+    page = (SOURCE.parents[1] / "docs" / "explanation" / "router.md").read_text(encoding="utf-8")
     shapes = [
         re.escape(key).replace(r"\{", "{")
         for key in re.findall(r"^\| `voice:([^`]+)` \|", page, re.MULTILINE)

@@ -20,7 +20,7 @@ from trunkline.telephony.simulator.faults import (
 from trunkline.telephony.simulator.magic import MAGIC, REFUSALS, magic
 
 MANY = 4000
-PAGE = Path(__file__).parents[2] / "docs" / "simulator.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "simulator.md"
 
 
 def changed(**changes: Any) -> Faults:

@@ -31,7 +31,7 @@ from trunkline.client.unisolated import HINTS
 FALLBACK = "wss://voice.example.com/agent/voice/{provider}/callback/{call_sid}"
 OF_CA1 = "wss://voice.example.com/agent/voice/twilio/callback/CA1"
 NOBODY = "http://127.0.0.1:1"
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
 
 @dataclass

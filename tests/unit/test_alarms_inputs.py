@@ -20,7 +20,7 @@ from trunkline.store.alarms import Alarm
 from trunkline.store.presence import Losses, MeasuredValue
 from trunkline.store.waiting import WaitingFlow
 
-PAGE = (Path(__file__).parents[2] / "docs" / "alarms.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "alarms.md").read_text(encoding="utf-8")
 QUIET = Readings()
 
 
@@ -188,7 +188,7 @@ def test_no_alarm_rule_is_longer_than_samples_are_kept() -> None:
 
 
 def test_the_page_is_what_the_generator_makes() -> None:
-    assert rewritten(PAGE) == PAGE, "run: python -m trunkline.control.document docs/alarms.md"
+    assert rewritten(PAGE) == PAGE, "run: python -m trunkline.control.document docs/reference/alarms.md"
 
 
 @pytest.mark.parametrize("name", list(DEFINITIONS))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "carrier-faults.md"
+PAGE = ROOT / "docs" / "proof" / "carrier-faults.md"
 FAULTS = frozenset(
     {
         "dograh#745", "dograh#737", "jambonz/sbc-outbound#226", "CALLE#447", "clairvoyance#670", "clairvoyance#938",

@@ -1,4 +1,4 @@
-"""docs/carriers.md lists every carrier, every credential, every variable, and every reply rule."""
+"""docs/reference/carriers.md knows every carrier, every credential, every variable, and every row of doubt."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from trunkline.settings.variables import variables_of
 from trunkline.telephony.carrier_registry import CARRIERS, NEEDS
 from trunkline.telephony.reply_rules import ROWS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "carriers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "carriers.md").read_text(encoding="utf-8")
 SECTIONS = {
     part.partition("\n")[0].strip().lower(): part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
 }

@@ -94,5 +94,5 @@ def test_every_variable_of_client_and_agent_is_documented() -> None:
     texts += [path.read_text(encoding="utf-8") for path in (source / "agent").glob("*.py")]
     named = set(re.findall(r'reader\.\w+\(\s*"([A-Z_]+)"', "\n".join(texts)))
     assert len(named) > 20
-    page = (root / "docs" / "agent.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "reference" / "agent.md").read_text(encoding="utf-8")
     assert {name for name in named if f"`{name}`" not in page} == set()

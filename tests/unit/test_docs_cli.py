@@ -6,11 +6,11 @@ from trunkline.cli.document import commands, rewritten
 from trunkline.cli.main import app
 from trunkline.cli.top import sparkline
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 
 
 def test_the_page_is_what_the_generator_makes() -> None:
-    assert rewritten(PAGE) == PAGE, "run: python -m trunkline.cli.document docs/cli.md"
+    assert rewritten(PAGE) == PAGE, "run: python -m trunkline.cli.document docs/reference/cli.md"
 
 
 def test_every_command_says_what_it_does() -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-RECORDS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+RECORDS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 NAMED = re.compile(r"\b(\d{4}-[a-z0-9-]+\.md)\b")
 
 

@@ -1,4 +1,4 @@
-"""docs/faults.md: every fault and every race of matching and dialling has its row, and every row has its tests."""
+"""docs/proof/faults.md: every fault and race of matching and dialling has its row, and every row has its tests."""
 
 import re
 from functools import cache
@@ -14,7 +14,7 @@ DIALLING = {"R1": (4, 5, 8, 9, 10, 11, 12, 13, 17, 20, 22, 25), "R2": (4, 5, 6, 
 
 def rows() -> dict[str, str]:
     """What each row says, by the name in its first cell."""
-    lines = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "proof" / "faults.md").read_text(encoding="utf-8").splitlines()
     found = [(match.group(1), line) for line in lines if (match := re.match(r"\| ([FRL]\d[\d-]*) \|", line))]
     assert len(dict(found)) == len(found), "no row is there twice"
     return dict(found)

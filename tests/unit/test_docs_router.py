@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "router.md"
+PAGE = TESTS.parent / "docs" / "explanation" / "router.md"
 
 
 def test_every_race_names_tests_that_exist() -> None:

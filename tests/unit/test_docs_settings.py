@@ -14,7 +14,10 @@ from trunkline.settings.variables import variables_of
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "trunkline"
-PAGES = {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("settings.md", "tuning.md")}
+PAGES = {
+    name: (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+    for name in ("settings.md", "tuning.md")
+}
 SECTION = re.compile(r"<!-- settings: (\w+) -->(.*?)<!-- /settings -->", re.DOTALL)
 VARIABLES = variables_of(Settings)
 ROW = re.compile(r"^\| `([A-Z_]+)` \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
@@ -46,7 +49,7 @@ def test_default_meaning_and_limits_are_those_of_the_code() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_is_what_the_generator_makes(page: str) -> None:
-    command = "python -m trunkline.settings.document docs/settings.md docs/tuning.md"
+    command = "python -m trunkline.settings.document docs/reference/settings.md docs/reference/tuning.md"
     assert rewritten(PAGES[page]) == PAGES[page], f"run: {command}"
     assert command in PAGES[page]
     assert command in (trunkline.settings.document.__doc__ or "")

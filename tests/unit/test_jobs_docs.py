@@ -1,4 +1,4 @@
-"""docs/jobs.md is complete and true: its example runs, its lists have everything, its tests exist."""
+"""docs/explanation/jobs.md is complete and true: its example runs, its lists have everything, its tests exist."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ from trunkline.settings import Settings
 from trunkline.settings.variables import variables_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "jobs.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "jobs.md").read_text()
 CASES = PAGE.partition("## What was tried on it")[2]
 ROWS = re.findall(r"^\| (?!case|---|\*\*)([^|]+) \| ([^|]+) \| ([^|]+) \|$", CASES, re.MULTILINE)
 NAMED = re.findall(r"`(test_\w+)`", CASES)

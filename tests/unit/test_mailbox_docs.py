@@ -1,4 +1,4 @@
-"""docs/mailboxes.md is complete and true: every known case has its row, every test that is named exists."""
+"""docs/explanation/mailboxes.md is complete and true: every known case has its row, every test that is named exists."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from trunkline.settings.variables import variables_of
 from trunkline.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "mailboxes.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "mailboxes.md").read_text(encoding="utf-8")
 TRIED = PAGE.partition("## What was tried on it")[2]
 ROWS = re.findall(r"^\| (?!case|---|\*\*)([^|]+) \| ([^|]+) \| ([^|]+) \|$", TRIED, re.MULTILINE)
 NAMED = set(re.findall(r"`(test_\w+)`", TRIED))

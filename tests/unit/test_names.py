@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "trunkline"
 PYTHON = {path: path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py"))}
 CODE = {**PYTHON, **{path: path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.lua"))}}
 
-# The word that is used instead is in docs/glossary.md.
+# The word that is used instead is in docs/reference/glossary.md.
 RETIRED = (
     "poke", "pokes", "poker", "Poker", "nudge", "nudges", "nudger", "Nudger", "doorbell", "bell", "Bell",
     "crew", "Crew", "Surveyor", "LeaseKeeper", "Hold", "Held", "JobFace", "AgentFace", "MerchantFace", "CarrierFace",
@@ -106,13 +106,13 @@ def test_a_renamed_log_event_names_the_old_one() -> None:
 
 
 def test_every_word_of_the_glossary_is_explained_once() -> None:
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
     words = re.findall(r"^\| \*\*([^*]+)\*\* \|", page, re.MULTILINE)
     assert len(words) == len(set(words)) >= 30
 
 
 def test_every_file_that_the_glossary_names_exists() -> None:
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
     named = re.findall(r"`([a-z_/]+(?:\.py|\.lua|/))`", page)
     places = (SOURCE, ROOT, ROOT / "tests" / "integration")
     assert [name for name in named if not any((place / name).exists() for place in places)] == []

@@ -369,7 +369,7 @@ def test_a_pack_is_old_after_a_year() -> None:
 
 
 def test_packs_with_rules_on_abandoned_calls_have_the_date_on_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "abandonment.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "abandonment.md").read_text(encoding="utf-8")
     told = re.findall(r"Compared on (\d{4}-\d\d-\d\d)", page)
     dated = {pack.name: pack.as_of.isoformat() for pack in PACKS.values() if pack.abandoned_calls is not None}
     assert [dated] == [dict.fromkeys(("us-tcpa", "gb-dma"), date) for date in told]

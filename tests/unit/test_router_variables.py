@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 DEFAULTS = {
     "REDIS_POOL_SIZE": "10",
     "REDIS_MIN_IDLE_CONN": "5",

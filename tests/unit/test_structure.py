@@ -190,7 +190,8 @@ def is_key_prefix(node: ast.expr) -> bool:
 )
 def test_links_of_the_documentation_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    found = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'\bsrc="([^"]+)"', text)
+    targets = [target.split("#")[0] for target in found]
     local = [target for target in targets if target and not target.startswith(("http://", "https://"))]
     assert [target for target in local if not (page.parent / target).exists()] == []
 
@@ -200,7 +201,7 @@ def test_the_drawing_of_the_layers_is_the_contract() -> None:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     [contract] = [each for each in contracts if each["type"] == "layers"]
     assert contract["exhaustive"] is True
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     drawing = page.split("## Layers")[1].split("```")[1].strip().splitlines()
     assert drawing == contract["layers"]
 

@@ -11,7 +11,7 @@ from trunkline.telemetry import metrics
 from trunkline.telemetry.document import rewritten
 from trunkline.telemetry.patterns import names_a_person
 
-PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| (counter|gauge|histogram) \| (.*?) \| (.+?) \|$", re.MULTILINE)
 
 
@@ -41,7 +41,7 @@ def test_every_metric_is_declared_with_labels_and_meaning() -> None:
 
 
 def test_the_page_is_what_the_generator_makes() -> None:
-    assert rewritten(PAGE) == PAGE, "run: python -m trunkline.telemetry.document docs/metrics.md"
+    assert rewritten(PAGE) == PAGE, "run: python -m trunkline.telemetry.document docs/reference/metrics.md"
 
 
 def test_labels_name_no_person_and_no_single_call() -> None:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from trunkline.telemetry import configure_spans, span
 from trunkline.telemetry.spans import SpanName
 
-PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 SMART_ROUTER_BASE_URL=http://127.0.0.1:8080 SMART_ROUTER_API_KEY=tl_… python -m trunkline.agent.echo
 
-It is told everything by its environment: POD_NAME, POD_IP, VOICE_AGENT_BASE_URL and the others of docs/agent.md.
+Its environment configures it: POD_NAME, POD_IP, VOICE_AGENT_BASE_URL and the others of docs/reference/agent.md.
 """
 
 import argparse

@@ -360,7 +360,7 @@ OPERATIONS: Mapping[str, Schema] = {
     ),
     "POST /api/v1/pods/{name}/heartbeat": _operation(
         "A pod says that it is there, and which calls it holds",
-        "Registers a pod that nobody knew. Every field may be left out; docs/api.md says what each is for.",
+        "Registers a pod that nobody knew. Every field may be left out; docs/reference/api.md says what each is for.",
         {
             "200": _said("What the router knows of it.", _HEARD),
             **_BAD,

@@ -237,7 +237,7 @@ class Platform:
             "platform.no_agents_known",
             carriers=",".join(sorted(needing)),
             effect="nobody is dialled until an agent is known",
-            action="start an agent (docs/agent.md); where other people's agents answer, set AGENTS=elsewhere",
+            action="start an agent (docs/reference/agent.md); where other people's agents answer, set AGENTS=elsewhere",
         )
 
     async def stop(self) -> None:

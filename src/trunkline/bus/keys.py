@@ -107,7 +107,7 @@ class Projection(str):
 
 @dataclass(frozen=True, slots=True)
 class RouterKeys:
-    """The keys of the router, with the names and types of its operations sheet. `docs/router.md` lists them all.
+    """The keys of the router, as its operations sheet names and types them. `docs/explanation/router.md` lists them.
 
     The prefix is `voice`; on a cluster it is `{voice}`, so that one script may touch all of the router's keys.
     """

@@ -1,4 +1,4 @@
-"""The tables of `docs/cli.md`, made from the commands: `python -m trunkline.cli.document docs/cli.md`."""
+"""Writes the tables of a page from the commands: `python -m trunkline.cli.document docs/reference/cli.md`."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Every alarm there is: what it means, what to do, and when it is raised. `docs/alarms.md` is made from this file.
+"""Every alarm: what it means, what to do, and when it is raised. `docs/reference/alarms.md` is made from this file.
 
 An alarm is either measured (a value over its threshold for a while, judged by `evaluation.py`) or reported (a part of
 the platform saw it happen and said so with `raise_alarm`).

@@ -1,4 +1,4 @@
-"""The table of `docs/alarms.md`, made from the code: `python -m trunkline.control.document docs/alarms.md`."""
+"""Writes the table of a page from the alarms: `python -m trunkline.control.document docs/reference/alarms.md`."""
 
 import re
 import sys

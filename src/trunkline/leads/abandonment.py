@@ -1,9 +1,9 @@
 """Overdialling: how many calls may ring for fewer free agents, so that few answered calls are abandoned. Pure.
 
-The bound is on the expected share of abandoned calls among those that are answered, E[max(0, X - free)] / E[X], where X
-is how many of the ringing calls are answered. A bound on the probability that any call is abandoned would be the wrong
-one: with one free agent and 10 % answering, three ringing calls keep that probability under 3 %, and abandon 9.7 % of
-the answered calls. `docs/abandonment.md` has the terms and the law.
+The bound is on the expected share of abandoned calls among those that are answered, E[max(0, X - free)] / E[X], where
+X is how many of the ringing calls are answered. A bound on the probability that any call is abandoned would be the
+wrong one: with one free agent and 10 % answering, three ringing calls keep that probability under 3 %, and abandon
+9.7 % of the answered calls. `docs/explanation/abandonment.md` has the terms and the law.
 """
 
 import math

@@ -118,7 +118,7 @@ _FLORIDA = _area_codes(
     239, 305, 321, 324, 352, 386, 407, 448, 561, 645, 656, 689, 727, 728, 754, 772, 786, 813, 850, 863, 904, 941, 954
 )  # fmt: skip
 
-# 47 CFR 64.1200(a)(6) and (7), 16 CFR 310.4(b)(4): `docs/abandonment.md`.
+# 47 CFR 64.1200(a)(6) and (7), 16 CFR 310.4(b)(4): `docs/explanation/abandonment.md`.
 _UNITED_STATES = AbandonedCalls(max_share=0.03, message=NAMES_THE_CALLER, ring_min_s=15)
 # Ofcom's statement of 2016 names no share that is tolerated.
 _UNITED_KINGDOM = AbandonedCalls(max_share=0, message=NAMES_THE_CALLER, ring_min_s=15)

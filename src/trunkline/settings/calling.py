@@ -75,8 +75,9 @@ class CarrierSettings(Group):
     answer_fallback_url: AnswerUrl | None = env(
         "ANSWER_FALLBACK_URL",
         None,
-        "What an answered call does that finds no agent and can wait no longer: `https:` follows another document, "
-        "`wss:` streams to another agent, `tel:` and `sip:` dial. Which carrier can do which: carriers.md.",
+        "What an answered call does that finds no agent and can wait no longer: `https:` follows another "
+        "document, `wss:` streams to another agent, `tel:` and `sip:` dial. "
+        "Which carrier can do which: docs/reference/carriers.md.",
     )
     answer_fallback_message: Text = env(
         "ANSWER_FALLBACK_MESSAGE",

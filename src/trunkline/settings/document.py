@@ -1,5 +1,5 @@
-"""The tables of `docs/settings.md` and `docs/tuning.md`, made from the model:
-`python -m trunkline.settings.document docs/settings.md docs/tuning.md`.
+"""The tables of `docs/reference/settings.md` and `docs/reference/tuning.md`, made from the model:
+`python -m trunkline.settings.document docs/reference/settings.md docs/reference/tuning.md`.
 
 A page says by its marks which rank stands where: `<!-- settings: operator -->` to `<!-- /settings -->`.
 """

@@ -1,4 +1,4 @@
-"""The table of `docs/metrics.md`, made from the code: `python -m trunkline.telemetry.document docs/metrics.md`."""
+"""Writes the table of a page from the metrics: `python -m trunkline.telemetry.document docs/reference/metrics.md`."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Every metric of the platform, declared once. `docs/metrics.md` lists them, and a test compares the two.
+"""Every metric of the platform, declared once. `docs/reference/metrics.md` lists them, and a test compares the two.
 
 Parts import this module and use its names: `metrics.CALLS_PLACED.labels(carrier="twilio", outcome="accepted").inc()`.
 Labels are bounded sets: route templates, names of loops, ids of our numbers. Never a person's phone, never a lead's id.

@@ -10,8 +10,8 @@ from trunkline.telephony.simulator.ledger import Dial, DoubleDial
 class FakeCarrier:
     """`async with FakeCarrier() as carrier:` it listens on a free port of 127.0.0.1 until the block ends.
 
-    A simulated second lasts `time_scale` seconds. How a call goes is decided by its number (docs/simulator.md), for
-    other numbers by `behaviour` and `seed`.
+    A simulated second lasts `time_scale` seconds. How a call goes depends on its number (docs/reference/simulator.md),
+    for other numbers on `behaviour` and `seed`.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Requests and answers as docs/api.md prints them."""
+"""Requests and answers as docs/reference/api.md prints them."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).parents[3] / "docs/api.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/api.md"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,7 @@ BaseUrl = Annotated[
     str, StringConstraints(pattern=r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[\x21-\x7e]*)?$")
 ]
 
-_CREDENTIALS = (
-    "By the names that the carrier gives them; docs/carriers.md lists them. Written, never read again."
-)
+_CREDENTIALS = "By the carrier's own names; docs/reference/carriers.md lists them. Written, never read again."
 _PACE = "Calls it may start per second. Left out, nothing but the carrier slows it."
 _STATUS = "A disabled account is not used: its numbers do not dial, its webhooks are refused."
 # When one of these changes, the one before it is honoured in webhooks until the next change.

@@ -10,7 +10,7 @@
 --   due parked resting moves pools: ZSETs  partial: SET  offset idle: STRINGs
 --   account:<account> blocked:<subject> behind:<attempt>: SETs  channels:<number> peers:<pool>: HASHes
 --   active:<pool> finish:<pool> free:<pool>[@<region>] flow:<flow>:s flow:<flow>:w: ZSETs
--- Of the router, as `docs/router.md` lists them:
+-- Of the router, as `docs/explanation/router.md` lists them:
 --   tiers waiters resets hearing merchant:config merchant:written pod:metadata: HASHes
 --   calls waiting kept unproven heartbeats: ZSETs  version dials:waiting: STRINGs
 --   pod:<pod> pod:slots:<pod> call:<call> kept:<allocation>: HASHes  pod:calls:<pod>: SET
