@@ -37,7 +37,6 @@ from trunkline.model import Entry, Grant, Slot
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import NewAttempt
-from trunkline.store.early_transaction import EarlyTransaction
 from trunkline.telemetry import get_logger, span
 from trunkline.value import replace
 
@@ -96,13 +95,9 @@ class Batches:
     async def one_is_done(self) -> None:
         await asyncio.wait(self._sender.tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    async def dial(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> int:
+    async def dial(self, grants: Sequence[Grant]) -> int:
         """Commit and send; the number of calls that are on their way."""
-        try:
-            intents = await self._intend(grants, begun)
-        finally:
-            if begun:
-                await begun.drop()
+        intents = await self._intend(grants)
         needs_precheck = [refusal for refusal in intents.refused if self._is_to_be_asked(refusal)]
         for refusal in needs_precheck:
             self._in_the_background(self._ask_first(refusal))
@@ -128,13 +123,13 @@ class Batches:
             return
         await self._tell(due_again, [attempt.grant.attempt_id for attempt in lost])
 
-    async def _intend(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> Intents:
+    async def _intend(self, grants: Sequence[Grant]) -> Intents:
         overdialling = self._rules.overdialling
         slots = await self._slots.propose([each for each in grants if not overdialling.is_unkept(each)])
         asked = IntentClock.now(self._clock)
         with span("dispatch.intent") as step:
             try:
-                intents = await intend(self._database, grants, self._identity, self._rules, begun, slots)
+                intents = await intend(self._database, grants, self._identity, self._rules, slots)
             except Exception:
                 # Nothing was written. Kept, these channels would be held by nobody, and more with every round.
                 await self._return(grants)

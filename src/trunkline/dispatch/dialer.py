@@ -19,7 +19,6 @@ trace that a loop finds: a holder without an attempt, or an attempt still `diali
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 from uuid import UUID
 
 from trunkline.bus import epoch, schedule
@@ -38,7 +37,6 @@ from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.model import Entry, Grant, new_text_id
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Database
-from trunkline.store.early_transaction import EarlyTransaction
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -50,8 +48,6 @@ LEFT_OUT_LOOK_S = 0.05
 # While Valkey is away it is tried so often, or less: see `next_try_s`.
 VALKEY_AGAIN_S = 1.0
 
-# And the transaction that is begun for them, if one is.
-Granted: TypeAlias = tuple[Sequence[Grant], EarlyTransaction | None]
 # Gives leads whose calling window closed before their turn (id and version) a new due time, in Postgres first.
 NextOpening = Callable[[Sequence[tuple[UUID, int]]], Awaitable[Sequence[Entry]]]
 
@@ -131,11 +127,11 @@ class Dialer(Loop):
         await self._room()
         metrics.CALLS_IN_FLIGHT.set(self._batches.in_flight)
         await self._batches.disown_lost()
-        grants, begun = await self._grants()
+        grants = await self._grants()
         if not grants:
             return 0
         crash_point("dialer.after_match")
-        batch = asyncio.create_task(self._batches.dial(grants, begun), name="batch")
+        batch = asyncio.create_task(self._batches.dial(grants), name="batch")
         self._running.add(batch)
         if self._has_more:
             return len(grants)
@@ -183,14 +179,14 @@ class Dialer(Loop):
         finally:
             self._running.discard(batch)
 
-    async def _grants(self) -> Granted:
+    async def _grants(self) -> Sequence[Grant]:
         self._left_out = self._accounts_left_out()
         # What was asked about first may have been sent since there was room.
         most = self._limits.in_flight_max * (2 if self._left_out else 1)
         room = max(0, min(self._limits.batch_max, most - self._batches.in_flight))
         now_s = asyncio.get_running_loop().time()
         if self._is_without_valkey and now_s < self._valkey_again_at_s:
-            return await self._fallback(room), None
+            return await self._fallback(room)
         try:
             return await self._match(room)
         except BusUnavailable as error:
@@ -201,7 +197,7 @@ class Dialer(Loop):
             is_away = not isinstance(error, ProjectionLost)
             failed_s = asyncio.get_running_loop().time()
             self._valkey_again_at_s = next_try_s(now_s, failed_s) if is_away else failed_s
-            return await self._fallback(room), None
+            return await self._fallback(room)
 
     def _accounts_left_out(self) -> list[AccountName]:
         """Those that this process cannot reach, and when there is no more room, those that have their share of it."""
@@ -210,36 +206,27 @@ class Dialer(Loop):
             left_out += self._batches.busiest(self._limits.account_share)
         return left_out
 
-    async def _match(self, room: int) -> Granted:
+    async def _match(self, room: int) -> Sequence[Grant]:
         await epoch.ensure(self._bus)
         ids = [new_text_id() for _ in range(room)]
         offset_ms = await self._offset.ms()
         agents = await self._slots.room()
-        begun = EarlyTransaction(self._database)
-        try:
-            match = await schedule.match(
-                self._bus,
-                ids,
-                clock_offset_ms=offset_ms,
-                ahead_ms=self._ahead_ms,
-                gather_ms=round(self._ahead_ms * GATHERED),
-                agents=None if agents is None else {"*": agents.common, **agents.own},
-                without_agents=self._without_agents,
-                without_accounts=self._left_out,
-            )
-        except BaseException:
-            await begun.drop()
-            raise
+        match = await schedule.match(
+            self._bus,
+            ids,
+            clock_offset_ms=offset_ms,
+            ahead_ms=self._ahead_ms,
+            gather_ms=round(self._ahead_ms * GATHERED),
+            agents=None if agents is None else {"*": agents.common, **agents.own},
+            without_agents=self._without_agents,
+            without_accounts=self._left_out,
+        )
         self._is_without_valkey = False
         self._ask_again_in(match.next_in_s)
         _measure(match.grants)
-        if match.grants and not match.closed:
-            return match.grants, begun
-        # Whoever reopens needs a connection, and must not wait for it with this one in hand.
-        await begun.drop()
         if match.closed:
             await self._reopen(match.closed)
-        return match.grants, None
+        return match.grants
 
     def _ask_again_in(self, seconds: float | None) -> None:
         self._has_more = seconds == 0
