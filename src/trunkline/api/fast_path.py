@@ -2,8 +2,8 @@
 
 Measured, the layers and the routing of the whole application cost such a request more than its own work. Here it
 meets what it needs of them: its key, a limit on the time of its body, its id, its line in the metrics, the shape of
-every error. Whatever is not plainly all right (no key, a key without the scope, another path) goes the ordinary way and
-is answered there.
+every error, by the functions that all others meet (docs/decisions/0052-fast-paths.md). Whatever is not plainly all
+right (no key, a key without the scope, another path) goes the ordinary way and is answered there.
 """
 
 import time
