@@ -42,7 +42,7 @@ from trunkline.embedded import Engines
 from trunkline.embedded.ports import free_port
 from trunkline.store.migrate import migrate
 from trunkline.telephony.http_exchange import HttpReply
-from trunkline.telephony.simulator.post import Outgoing, Poster, Timeouts
+from trunkline.telephony.simulator.webhook_client import Outgoing, Timeouts, WebhookClient
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 PAIRS, SLICES = max(50, round(600 * SCALE)), 15
@@ -99,7 +99,7 @@ async def _make_table(database_url: str) -> None:
 @asynccontextmanager
 async def _beating(url: str, count: int) -> AsyncIterator[None]:
     """Pods that say that they are there, as the agent library does, and never have a call of their own."""
-    poster, boots = Poster(), [uuid4().hex for _ in range(count)]
+    client, boots = WebhookClient(), [uuid4().hex for _ in range(count)]
     sequence = itertools.count(1)
 
     async def beat() -> None:
@@ -116,7 +116,7 @@ async def _beating(url: str, count: int) -> AsyncIterator[None]:
                 "sequence": number,
                 "interval_s": BEAT_S,
             }
-            await _post(poster, f"{url}/api/v1/pods/pod-{n}/heartbeat", body)
+            await _post(client, f"{url}/api/v1/pods/pod-{n}/heartbeat", body)
 
     async def keep_beating() -> None:
         while True:
@@ -130,7 +130,7 @@ async def _beating(url: str, count: int) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-        poster.close()
+        client.close()
 
 
 async def _register(redis_url: str, keys: RouterKeys, count: int) -> None:
@@ -195,18 +195,18 @@ async def _evalsha_us(bus: Bus) -> float:
 
 
 async def _measure(urls: Sequence[str]) -> list[list[Figures]]:
-    poster = Poster()
+    client = WebhookClient()
     slices: dict[str, list[Figures]] = {url: [] for url in urls}
     for n in range(1 + SLICES):
         for url in urls:
-            figures = await _round(poster, url, PAIRS, f"{n}")
+            figures = await _round(client, url, PAIRS, f"{n}")
             if n > 0:  # the first warms up
                 slices[url].append(figures)
-    poster.close()
+    client.close()
     return list(slices.values())
 
 
-async def _round(poster: Poster, url: str, pairs: int, label: str) -> Figures:
+async def _round(client: WebhookClient, url: str, pairs: int, label: str) -> Figures:
     latencies: list[float] = []
     waiting = iter(range(pairs))
 
@@ -215,7 +215,7 @@ async def _round(poster: Poster, url: str, pairs: int, label: str) -> Figures:
             call = f"{label}-{number}"
             for path in ("allocate", "release"):
                 at = time.perf_counter()
-                await _sent(poster, f"{url}/api/v1/{path}", call)
+                await _sent(client, f"{url}/api/v1/{path}", call)
                 latencies.append(time.perf_counter() - at)
 
     began = time.perf_counter()
@@ -225,13 +225,13 @@ async def _round(poster: Poster, url: str, pairs: int, label: str) -> Figures:
     return Figures(pairs / took_s, 1000 * median(latencies), 1000 * latencies[int(len(latencies) * 0.99)])
 
 
-async def _sent(poster: Poster, url: str, call: str) -> None:
-    await _post(poster, url, {"call_sid": call, "merchant_id": "acme"})
+async def _sent(client: WebhookClient, url: str, call: str) -> None:
+    await _post(client, url, {"call_sid": call, "merchant_id": "acme"})
 
 
-async def _post(poster: Poster, url: str, body: Mapping[str, object]) -> None:
+async def _post(client: WebhookClient, url: str, body: Mapping[str, object]) -> None:
     headers = (("Content-Type", "application/json"), ("Authorization", f"Bearer {KEY}"))
-    answer = await poster.send(Outgoing("POST", url, headers, json.dumps(body).encode()), TIMEOUTS)
+    answer = await client.send(Outgoing("POST", url, headers, json.dumps(body).encode()), TIMEOUTS)
     assert isinstance(answer, HttpReply), answer
     assert answer.status == 200, answer
 

@@ -36,7 +36,7 @@ from trunkline.store.migrate import migrate
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.forms import FORM
 from trunkline.telephony.http_exchange import HttpReply
-from trunkline.telephony.simulator.post import Outgoing, Poster, Timeouts
+from trunkline.telephony.simulator.webhook_client import Outgoing, Timeouts, WebhookClient
 from trunkline.telephony.twilio_signature import signature
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
@@ -93,35 +93,35 @@ async def main() -> None:
 
 
 async def _measure(sides: Sequence[Side]) -> None:
-    poster = Poster()
+    client = WebhookClient()
     for n in range(1 + ALONE_SLICES):
         for side in sides:
-            per_s = await _alone(poster, side.make(side.url, ALONE))
+            per_s = await _alone(client, side.make(side.url, ALONE))
             if n > 0:  # the first warms up
                 side.alone_per_s.append(per_s)
     for n in range(1 + LOAD_SLICES):
         for side in sides:
-            load = await _under_load(poster, side.make(side.url, UNDER_LOAD))
+            load = await _under_load(client, side.make(side.url, UNDER_LOAD))
             if n > 0:
                 side.loads.append(load)
-    poster.close()
+    client.close()
 
 
-async def _alone(poster: Poster, requests: Sequence[Outgoing]) -> float:
+async def _alone(client: WebhookClient, requests: Sequence[Outgoing]) -> float:
     began = time.perf_counter()
     for request in requests:
-        await _sent(poster, request)
+        await _sent(client, request)
     return len(requests) / (time.perf_counter() - began)
 
 
-async def _under_load(poster: Poster, requests: Sequence[Outgoing]) -> Load:
+async def _under_load(client: WebhookClient, requests: Sequence[Outgoing]) -> Load:
     latencies: list[float] = []
     waiting = iter(requests)
 
     async def hand() -> None:
         for request in waiting:
             at = time.perf_counter()
-            await _sent(poster, request)
+            await _sent(client, request)
             latencies.append(time.perf_counter() - at)
 
     began = time.perf_counter()
@@ -133,8 +133,8 @@ async def _under_load(poster: Poster, requests: Sequence[Outgoing]) -> Load:
     )
 
 
-async def _sent(poster: Poster, request: Outgoing) -> None:
-    answer = await poster.send(request, TIMEOUTS)
+async def _sent(client: WebhookClient, request: Outgoing) -> None:
+    answer = await client.send(request, TIMEOUTS)
     assert isinstance(answer, HttpReply), answer
     assert answer.status == 204, answer
 

@@ -9,12 +9,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from tests.support.api.asgi import AsgiClient
+from trunkline.api import key_format
 from trunkline.api.body_guard import BodyRule
 from trunkline.api.fast_path import FastPath
-from trunkline.api.key_verifier import KeyVerifier
+from trunkline.api.key_verifier import KeyVerifier, Lookup
 from trunkline.api.raw_routes import RawRoute
+from trunkline.errors import StoreUnavailable
 from trunkline.http.body import bounded_body
 from trunkline.store.keys import ApiKey
+from trunkline.telemetry import metrics
 from trunkline.testing.clock import ManualClock
 
 
@@ -43,13 +46,18 @@ async def nobody(_proof: bytes) -> ApiKey | None:
     return None
 
 
-def client(read_timeout_s: float = 5) -> AsgiClient:
+async def unavailable(_proof: bytes) -> ApiKey | None:
+    raise StoreUnavailable("away")
+
+
+def client(read_timeout_s: float = 5, look_up: Lookup = nobody) -> AsgiClient:
     routes = [
+        RawRoute("POST", "/api/v1/keyed", bound_ids, ("admin",), {}),
         RawRoute("POST", "/api/v1/allocate", bound_ids, None, {}),
         RawRoute("POST", "/api/v1/release", fail, None, {}),
         RawRoute("POST", "/webhooks/{carrier}/status", read, None, {}),
     ]
-    verifier = KeyVerifier(nobody, ManualClock(), fresh_s=1, stale_s=1)
+    verifier = KeyVerifier(look_up, ManualClock(), fresh_s=1, stale_s=1)
     return AsgiClient(FastPath(Starlette(), verifier, routes, body=BodyRule(1000, read_timeout_s)))
 
 
@@ -80,3 +88,16 @@ async def test_the_body_timeout_counts_for_the_whole_body() -> None:
     async with asyncio.timeout(30):
         answer = await client(0.01).request("POST", "/webhooks/twilio/status", body=drops())
     assert (answer.status, answer.json()["code"]) == (408, "body_too_slow")
+
+
+async def test_a_key_that_cannot_be_looked_up_is_an_error_like_any_other() -> None:
+    """With its id in the header, a line in the log, and a line in the metrics."""
+    labels = {"method": "POST", "route": "/api/v1/keyed", "status": "503"}
+    before = metrics.REGISTRY.get_sample_value("trunkline_http_requests_total", labels) or 0.0
+    headers = {"X-Request-ID": "trace-3", "Authorization": f"Bearer {key_format.mint()}"}
+    with structlog.testing.capture_logs() as lines:
+        answer = await client(look_up=unavailable).post("/api/v1/keyed", {}, headers=headers)
+    assert (answer.status, answer.json()["code"]) == (503, "store_unavailable")
+    assert answer.headers["x-request-id"] == answer.json()["request_id"] == "trace-3"
+    assert [line["event"] for line in lines] == ["store.unavailable"]
+    assert metrics.REGISTRY.get_sample_value("trunkline_http_requests_total", labels) == before + 1

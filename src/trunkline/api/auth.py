@@ -16,6 +16,7 @@ from trunkline.api.principal import Principal
 from trunkline.telemetry import bind
 
 API_ROOT = "/api/v1"
+_BEARER = b"bearer "
 # Here a signature is as good as a key. The route checks it, since it covers the body.
 _MAY_BE_SIGNED = re.compile(rf"{API_ROOT}/mailboxes/[^/]+/.+/events")
 
@@ -60,10 +61,19 @@ def _is_signed(scope: Scope) -> bool:
 
 
 def _token(scope: Scope) -> str:
-    scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    token = bearer_token(scope)
+    if not token:
         raise unauthorized("Send an API key in the header: Authorization: Bearer tl_…")
-    return token.strip()
+    return token.decode("latin-1")
+
+
+def bearer_token(scope: Scope) -> bytes:
+    """What the request names as its key; empty if it names none."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            header: bytes = value
+            return header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else b""
+    return b""
 
 
 def unauthorized(message: str) -> ApiError:

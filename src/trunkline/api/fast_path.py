@@ -2,12 +2,13 @@
 
 Measured, the layers and the routing of the whole application cost such a request more than its own work. Here it
 meets what it needs of them: its key, a limit on the time of its body, its id, its line in the metrics, the shape of
-every error. Whatever is not plainly all right (no key, a key without the scope, another path) goes the ordinary way and
-is answered there.
+every error, by the functions that all others meet (docs/decisions/0052-fast-paths.md). Whatever is not plainly all
+right (no key, a key without the scope, another path) goes the ordinary way and is answered there.
 """
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,18 +16,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trunkline.api import errors
+from trunkline.api.auth import bearer_token
 from trunkline.api.body_guard import BodyRule, TimedBody
 from trunkline.api.fast_router import FastRouter
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.principal import Principal
-from trunkline.api.raw_routes import RawRoute
-from trunkline.api.request_context import measure, report, request_id_of
+from trunkline.api.raw_routes import Endpoint, RawRoute
+from trunkline.api.request_context import measure, own_headers, report, request_id_of
 from trunkline.errors import StoreUnavailable
 from trunkline.telemetry import bind_task, get_logger
 
 log = get_logger(__name__)
-
-_BEARER = b"bearer "
 
 
 class FastPath:
@@ -42,13 +42,12 @@ class FastPath:
         route = self._fast_router.find(scope) if scope["type"] == "http" else None
         who: Principal | None = None
         if route is not None and route.scopes is not None:
-            token = _token(scope)
+            token = bearer_token(scope)
             try:
                 who = self._verifier.at_hand(token) or await self._verifier.verify(token.decode("latin-1"))
-            except (
-                StoreUnavailable
-            ) as error:  # asked once more on the ordinary way, it would take twice as long
-                await errors.respond(error, request_id_of(scope))(scope, receive, send)
+            except StoreUnavailable as error:
+                # Answered here: asked once more on the ordinary way, it would take twice as long.
+                await self._serve(replace(route, endpoint=_failing(error)), None, scope, receive, send)
                 return
             if who is None or not who.may(route.scopes):
                 route = None
@@ -70,8 +69,7 @@ class FastPath:
         try:
             response = await self._answer(route, Request(scope, TimedBody(receive, self._body)), request_id)
             status = response.status_code
-            own = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
-            headers = [*response.raw_headers, *own]
+            headers = [*response.raw_headers, *own_headers(request_id)]
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": response.body})
         except ClientDisconnect:
@@ -89,10 +87,8 @@ class FastPath:
             return errors.respond(error, request_id)
 
 
-def _token(scope: Scope) -> bytes:
-    """What the request names as its key, empty if it names none."""
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            header: bytes = value
-            return header[7:].strip() if header[:7].lower() == _BEARER else b""
-    return b""
+def _failing(error: Exception) -> Endpoint:
+    async def fail(_request: Request) -> Response:
+        raise error
+
+    return fail

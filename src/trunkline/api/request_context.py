@@ -64,9 +64,13 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            own = ((b"x-request-id", self.request_id.encode()), (b"x-content-type-options", b"nosniff"))
-            message["headers"] = [*message.get("headers", ()), *own]
+            message["headers"] = [*message.get("headers", ()), *own_headers(self.request_id)]
         await self._send(message)
+
+
+def own_headers(request_id: str) -> tuple[tuple[bytes, bytes], ...]:
+    """Those that every answer has."""
+    return (b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")
 
 
 def request_id_of(scope: Scope) -> str:

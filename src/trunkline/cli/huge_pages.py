@@ -2,7 +2,8 @@
 
 The work of one call finds the processor's caches cold, and looking up where a page lies then costs more than reading
 it. Python's allocator asks for no large pages by itself, so they are asked for here, once everything is loaded. The
-kernel moves the contents; nothing in the process notices. Linux from 6.1 on; elsewhere it does nothing.
+kernel moves the contents; nothing in the process notices. Linux from 6.1 on; elsewhere it does nothing. What it wins
+is in docs/decisions/0052-fast-paths.md.
 """
 
 import ctypes

@@ -37,7 +37,6 @@ from trunkline.model import Entry, Grant, Slot
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import NewAttempt
-from trunkline.store.early_transaction import EarlyTransaction
 from trunkline.telemetry import get_logger, span
 from trunkline.value import replace
 
@@ -96,13 +95,9 @@ class Batches:
     async def wait_for_one_send(self) -> None:
         await asyncio.wait(self._sender.tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    async def dial(self, grants: Sequence[Grant], early_tx: EarlyTransaction | None = None) -> int:
+    async def dial(self, grants: Sequence[Grant]) -> int:
         """Commit and send. Returns the number of calls in flight because of it."""
-        try:
-            intents = await self._intend(grants, early_tx)
-        finally:
-            if early_tx:
-                await early_tx.drop()
+        intents = await self._intend(grants)
         to_precheck = [refusal for refusal in intents.refused if self._needs_precheck(refusal)]
         for refusal in to_precheck:
             self._run_in_background(self._precheck_then_intend(refusal))
@@ -128,13 +123,13 @@ class Batches:
             return
         await self._publish_disowned(due_again, [attempt.grant.attempt_id for attempt in lost])
 
-    async def _intend(self, grants: Sequence[Grant], early_tx: EarlyTransaction | None = None) -> Intents:
+    async def _intend(self, grants: Sequence[Grant]) -> Intents:
         overdialling = self._rules.overdialling
         slots = await self._slots.propose([each for each in grants if not overdialling.is_unreserved(each)])
         clock_reading = IntentClock.now(self._clock)
         with span("dispatch.intent") as step:
             try:
-                intents = await intend(self._database, grants, self._identity, self._rules, early_tx, slots)
+                intents = await intend(self._database, grants, self._identity, self._rules, slots)
             except Exception:
                 # Nothing was written. Without this, every failed round would leave more channels held for no attempt.
                 await self._return_grants(grants)

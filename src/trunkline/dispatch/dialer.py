@@ -19,7 +19,6 @@ trace that a loop finds: a holder without an attempt, or an attempt still `diali
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 from uuid import UUID
 
 from trunkline.bus import epoch, schedule
@@ -38,7 +37,6 @@ from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.model import Entry, Grant, new_text_id
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Database
-from trunkline.store.early_transaction import EarlyTransaction
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -50,8 +48,6 @@ LEFT_OUT_RECHECK_S = 0.05
 # While Valkey is unavailable, the dialer retries it this often or less: see `next_try_s`.
 VALKEY_RETRY_S = 1.0
 
-# The grants, and the transaction that was begun for them.
-Granted: TypeAlias = tuple[Sequence[Grant], EarlyTransaction | None]
 # Gives leads whose calling window closed before their turn (id and version) a new due time, in Postgres first.
 NextOpening = Callable[[Sequence[tuple[UUID, int]]], Awaitable[Sequence[Entry]]]
 
@@ -131,11 +127,11 @@ class Dialer(Loop):
         await self._wait_for_capacity()
         metrics.CALLS_IN_FLIGHT.set(self._batches.in_flight)
         await self._batches.disown_lost()
-        grants, early_tx = await self._grants()
+        grants = await self._grants()
         if not grants:
             return 0
         crash_point("dialer.after_match")
-        batch = asyncio.create_task(self._batches.dial(grants, early_tx), name="batch")
+        batch = asyncio.create_task(self._batches.dial(grants), name="batch")
         self._running.add(batch)
         if self._has_more:
             return len(grants)
@@ -183,14 +179,14 @@ class Dialer(Loop):
         finally:
             self._running.discard(batch)
 
-    async def _grants(self) -> Granted:
+    async def _grants(self) -> Sequence[Grant]:
         self._left_out = self._accounts_left_out()
         # A batch whose pre-checks took long may have sent calls since capacity was checked.
         capacity_max = self._limits.in_flight_max * (2 if self._left_out else 1)
         capacity = max(0, min(self._limits.batch_max, capacity_max - self._batches.in_flight))
         now_s = asyncio.get_running_loop().time()
         if self._is_without_valkey and now_s < self._valkey_retry_at_s:
-            return await self._fallback(capacity), None
+            return await self._fallback(capacity)
         try:
             return await self._match(capacity)
         except BusUnavailable as error:
@@ -201,7 +197,7 @@ class Dialer(Loop):
             is_away = not isinstance(error, ProjectionLost)
             failed_s = asyncio.get_running_loop().time()
             self._valkey_retry_at_s = next_try_s(now_s, failed_s) if is_away else failed_s
-            return await self._fallback(capacity), None
+            return await self._fallback(capacity)
 
     def _accounts_left_out(self) -> list[AccountName]:
         """Accounts that this process cannot reach and, at full capacity, those that have used their share of it."""
@@ -210,36 +206,27 @@ class Dialer(Loop):
             left_out += self._batches.busiest(self._limits.account_share)
         return left_out
 
-    async def _match(self, capacity: int) -> Granted:
+    async def _match(self, capacity: int) -> Sequence[Grant]:
         await epoch.ensure(self._bus)
         ids = [new_text_id() for _ in range(capacity)]
         offset_ms = await self._offset.ms()
         agents = await self._slots.room()
-        early_tx = EarlyTransaction(self._database)
-        try:
-            match = await schedule.match(
-                self._bus,
-                ids,
-                clock_offset_ms=offset_ms,
-                ahead_ms=self._ahead_ms,
-                gather_ms=round(self._ahead_ms * GATHER_SHARE),
-                agents=None if agents is None else {"*": agents.common, **agents.own},
-                without_agents=self._without_agents,
-                without_accounts=self._left_out,
-            )
-        except BaseException:
-            await early_tx.drop()
-            raise
+        match = await schedule.match(
+            self._bus,
+            ids,
+            clock_offset_ms=offset_ms,
+            ahead_ms=self._ahead_ms,
+            gather_ms=round(self._ahead_ms * GATHER_SHARE),
+            agents=None if agents is None else {"*": agents.common, **agents.own},
+            without_agents=self._without_agents,
+            without_accounts=self._left_out,
+        )
         self._is_without_valkey = False
         self._set_next_match(match.next_in_s)
         _measure(match.grants)
-        if match.grants and not match.closed:
-            return match.grants, early_tx
-        # `_reopen` needs a connection, and must not wait for one while it holds this one.
-        await early_tx.drop()
         if match.closed:
             await self._reopen(match.closed)
-        return match.grants, None
+        return match.grants
 
     def _set_next_match(self, seconds: float | None) -> None:
         self._has_more = seconds == 0

@@ -15,7 +15,6 @@ from trunkline.model import Entry, Grant, Intent, Slot
 from trunkline.store import dispatch, lead_edits
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import CONTENDED, UNACCEPTABLE, NewAttempt
-from trunkline.store.early_transaction import EarlyTransaction
 from trunkline.telemetry import get_logger, metrics
 from trunkline.value import Value
 
@@ -50,16 +49,15 @@ async def intend(
     grants: Sequence[Grant],
     dialer: str,
     rules: Rules | None = None,
-    early_tx: EarlyTransaction | None = None,
     slots: Mapping[UUID, Slot] = NO_SLOTS,
 ) -> Intents:
-    """One transaction for all, `early_tx` or not; if a lock or a single lead makes it fail, one for each, so that no
+    """One transaction for all; if a lock or a single lead makes it fail, one for each, so that no
     other grant is held up."""
     rules = rules or Rules()
     if len(grants) == 1:
-        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS, slots, early_tx)
+        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS, slots)
     try:
-        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS, slots, early_tx)
+        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS, slots)
     except (*CONTENDED, *UNACCEPTABLE) as error:
         log.warning("intent.batch_failed", grants=len(grants), error=str(error))
     intents = Intents()
@@ -101,10 +99,9 @@ async def _intend_alone(
     rules: Rules,
     lock_timeout_ms: int,
     slots: Mapping[UUID, Slot],
-    early_tx: EarlyTransaction | None = None,
 ) -> Intents:
     try:
-        return await _intend(database, [grant], dialer, rules, lock_timeout_ms, slots, early_tx)
+        return await _intend(database, [grant], dialer, rules, lock_timeout_ms, slots)
     except CONTENDED:
         return Intents(refused=(_contended(grant),))
     except UNACCEPTABLE as error:
@@ -133,12 +130,11 @@ async def _intend(
     rules: Rules,
     lock_timeout_ms: int,
     slots: Mapping[UUID, Slot],
-    early_tx: EarlyTransaction | None,
 ) -> Intents:
     batch = IntentBatch(grants, dialer, rules, slots)
     is_written = False
     try:
-        async with early_tx or database.transaction() as tx:
+        async with database.transaction() as tx:
             await batch.write(tx, lock_timeout_ms)
             is_written = True
     except UNAVAILABLE as error:

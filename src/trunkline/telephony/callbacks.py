@@ -28,7 +28,6 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
 )
 from trunkline.telephony.forms import read_form
-from trunkline.telephony.keyed_hash import keyed_hash
 from trunkline.value import Value
 
 __all__ = [
@@ -194,7 +193,7 @@ def _sign(key: bytes, tag: CallbackTag) -> str:
         signed += f"\nagent {_agent_text(tag.agent)}"
     if tag.held:
         signed += f"\nheld {tag.held}"
-    return _text(keyed_hash(key, signed.encode("utf-8", "replace"), "sha256"))
+    return _text(hmac.digest(key, signed.encode("utf-8", "replace"), "sha256"))
 
 
 def _text(digest: bytes) -> str:

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 from trunkline.telephony.carrier import WebhookRequest
 from trunkline.telephony.forms import FORM, Fields, media_type, read_form, read_query
-from trunkline.telephony.keyed_hash import keyed_hash
 
 __all__ = ["FORM", "HEADER", "Fields", "signature", "verified_fields"]
 
@@ -42,7 +41,7 @@ def _joined(fields: Iterable[tuple[str, str]]) -> str:
 
 
 def _proof(auth_token: str, signed: str) -> str:
-    return b64encode(keyed_hash(auth_token.encode(), signed.encode(), "sha1")).decode()
+    return b64encode(hmac.digest(auth_token.encode(), signed.encode(), "sha1")).decode()
 
 
 def _post_fields(request: WebhookRequest) -> Fields | None:

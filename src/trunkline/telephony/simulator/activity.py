@@ -12,7 +12,7 @@ class Activity:
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._futures: set[asyncio.Future[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
 
     def begin(self) -> None:
@@ -29,13 +29,9 @@ class Activity:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self.watch(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
-
-    def watch(self, future: "asyncio.Future[Any]") -> None:
-        """It ends with everything else."""
-        self._futures.add(future)
-        future.add_done_callback(self._futures.discard)
 
     def spawn_later(self, delay_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         def start() -> None:
@@ -48,7 +44,7 @@ class Activity:
     async def cancel_all(self) -> None:
         for timer in self._timers:
             timer.cancel()
-        futures = list(self._futures)
-        for future in futures:
-            future.cancel()
-        await asyncio.gather(*futures, return_exceptions=True)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,7 +14,7 @@ from trunkline.telephony.simulator import retries
 from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import duration_s, moment
 from trunkline.telephony.simulator.frames import ExotelFrames
-from trunkline.telephony.simulator.post import Outgoing
+from trunkline.telephony.simulator.webhook_client import Outgoing
 from trunkline.telephony.simulator.wire import Event, Letter, StreamOrder, Verb
 from trunkline.value import replace
 

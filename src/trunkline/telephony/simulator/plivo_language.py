@@ -13,7 +13,7 @@ from trunkline.telephony.simulator.bodies import form_of, read_xml
 from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import duration_s, moment
 from trunkline.telephony.simulator.frames import PlivoFrames
-from trunkline.telephony.simulator.post import Outgoing
+from trunkline.telephony.simulator.webhook_client import Outgoing
 from trunkline.telephony.simulator.wire import (
     Event,
     Forward,

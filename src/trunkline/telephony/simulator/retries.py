@@ -4,7 +4,7 @@ from functools import lru_cache
 from urllib.parse import parse_qsl
 
 from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost
-from trunkline.telephony.simulator.post import Timeouts
+from trunkline.telephony.simulator.webhook_client import Timeouts
 from trunkline.value import Value
 
 

@@ -21,9 +21,9 @@ from trunkline.telephony.simulator.faults import Faults
 from trunkline.telephony.simulator.ledger import Ledger
 from trunkline.telephony.simulator.media import MediaStreams
 from trunkline.telephony.simulator.plivo_wire import PlivoWire
-from trunkline.telephony.simulator.post import Poster
 from trunkline.telephony.simulator.twilio_wire import TwilioWire
 from trunkline.telephony.simulator.vapi_wire import VapiWire
+from trunkline.telephony.simulator.webhook_client import WebhookClient
 from trunkline.telephony.simulator.webhooks import Webhooks
 from trunkline.telephony.simulator.wire import CreateRequest, Wire
 
@@ -36,8 +36,8 @@ class Simulator:
         self.config = config or SimulatorConfig()
         self.ledger = Ledger()
         self._activity = Activity()
-        self._poster = Poster()
-        self._webhooks = Webhooks(self._poster, self._activity)
+        self._client = WebhookClient()
+        self._webhooks = Webhooks(self._client, self._activity)
         self._streams = MediaStreams(
             self.config.media_interval_s, self.config.stream_connect_timeout_s, self.ledger.now
         )
@@ -123,7 +123,7 @@ class Simulator:
         self._calls.close()
         await self._runner.cleanup()
         await self._activity.cancel_all()
-        self._poster.close()
+        self._client.close()
         await self._streams.aclose()
 
     async def idle(self) -> None:

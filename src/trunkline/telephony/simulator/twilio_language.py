@@ -12,7 +12,7 @@ from trunkline.telephony.simulator.bodies import form_of, read_xml
 from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import duration_s
 from trunkline.telephony.simulator.frames import TwilioFrames
-from trunkline.telephony.simulator.post import Outgoing
+from trunkline.telephony.simulator.webhook_client import Outgoing
 from trunkline.telephony.simulator.wire import (
     Event,
     Forward,

@@ -11,7 +11,7 @@ from trunkline.telephony.carrier import EndReason
 from trunkline.telephony.simulator import retries
 from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import moment
-from trunkline.telephony.simulator.post import Outgoing
+from trunkline.telephony.simulator.webhook_client import Outgoing
 from trunkline.telephony.simulator.wire import (
     Event,
     Forward,

@@ -4,12 +4,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-from trunkline.telephony.http_exchange import Exchange, HttpReply, ReplyLost
+from trunkline.telephony.http_exchange import Exchange, HttpReply
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.faults import WebhookFault
-from trunkline.telephony.simulator.post import Poster
+from trunkline.telephony.simulator.webhook_client import WebhookClient
 from trunkline.telephony.simulator.wire import Letter
 
 
@@ -23,8 +22,8 @@ class CallWebhooks:
 
 
 class Webhooks:
-    def __init__(self, poster: Poster, activity: Activity) -> None:
-        self._poster = poster
+    def __init__(self, client: WebhookClient, activity: Activity) -> None:
+        self._client = client
         self._activity = activity
         self.counts: Counter[str] = Counter()
 
@@ -45,26 +44,18 @@ class Webhooks:
         if fault is WebhookFault.DOUBLED:
             self._start(lane, [letter], 0.0)
 
-    async def ask(
-        self,
-        letter: Letter,
-        first: Exchange | None = None,
-        tried: Callable[[Exchange], None] = lambda _: None,
-    ) -> Exchange:
-        """Deliver as the carrier does, with its retries. `first`: what came of the first try, if it was made; `tried`
-        is told what came of each of the others."""
+    async def ask(self, letter: Letter, tried: Callable[[Exchange], None] = lambda _: None) -> Exchange:
+        """Deliver as the carrier does, with its retries; `tried` is told what came of each try."""
         rule, loop = letter.rule, asyncio.get_running_loop()
         until_s = loop.time() + rule.total_s
-        if first is None:
-            first = await self._poster.send(letter.request, rule.timeouts.within(rule.total_s))
-            tried(first)
-        outcome = first
+        outcome = await self._client.send(letter.request, rule.timeouts.within(rule.total_s))
+        tried(outcome)
         for _ in range(rule.retries):
             left_s = until_s - loop.time()
             if not rule.applies(outcome) or left_s <= 0:
                 break
             self.counts["retried"] += 1
-            outcome = await self._poster.send(letter.request, rule.timeouts.within(left_s))
+            outcome = await self._client.send(letter.request, rule.timeouts.within(left_s))
             tried(outcome)
         return outcome
 
@@ -75,34 +66,12 @@ class Webhooks:
         if delay_s:
             self._activity.spawn_later(delay_s, lambda: self._deliver(lane, batch))
         else:
-            # Not at once: what made the call do this is answered first.
-            asyncio.get_running_loop().call_soon(self._try, lane, batch)
-
-    def _try(self, lane: CallWebhooks, batch: list[Letter]) -> None:
-        """Nearly every letter is taken at the first try over a connection that is open: it needs no task."""
-        letter = batch[0]
-        answer = self._poster.send_at_once(letter.request, letter.rule.timeouts) if len(batch) == 1 else None
-        if answer is None:
             self._activity.spawn(self._deliver(lane, batch))
-        else:
-            self._activity.watch(answer)
-            answer.add_done_callback(partial(self._tried, lane, letter))
 
-    def _tried(
-        self, lane: CallWebhooks, letter: Letter, answer: "asyncio.Future[HttpReply | ReplyLost]"
-    ) -> None:
-        if answer.cancelled():
-            self._activity.end()
-        elif letter.rule.applies(answer.result()):
-            self._activity.spawn(self._deliver(lane, [letter], answer.result()))
-        else:
-            self._count(lane, answer.result())
-            self._activity.end()
-
-    async def _deliver(self, lane: CallWebhooks, batch: list[Letter], first: Exchange | None = None) -> None:
+    async def _deliver(self, lane: CallWebhooks, batch: list[Letter]) -> None:
         try:
             for letter in batch:
-                self._count(lane, await self.ask(letter, first))
+                self._count(lane, await self.ask(letter))
         finally:
             self._activity.end()
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from trunkline.telephony.carrier import Direction
-from trunkline.telephony.simulator.post import Outgoing
 from trunkline.telephony.simulator.retries import WebhookRetryRule
+from trunkline.telephony.simulator.webhook_client import Outgoing
 from trunkline.value import Value
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.faults.silence import silent_address
 from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost
-from trunkline.telephony.simulator import post, retries
+from trunkline.telephony.simulator import retries, webhook_client
 from trunkline.telephony.simulator.activity import Activity
-from trunkline.telephony.simulator.post import Outgoing, Poster, Timeouts
+from trunkline.telephony.simulator.webhook_client import Outgoing, Timeouts, WebhookClient
 from trunkline.telephony.simulator.webhooks import CallWebhooks, Webhooks
 from trunkline.telephony.simulator.wire import Letter
 from trunkline.value import replace
@@ -45,17 +45,17 @@ class Peer:
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle connection is not given up while the test is held up."""
-    monkeypatch.setattr(post, "IDLE_MAX_S", 3600.0)
+    monkeypatch.setattr(webhook_client, "IDLE_MAX_S", 3600.0)
 
 
 @asynccontextmanager
-async def peer(*replies: bytes, closes: bool = False) -> AsyncIterator[tuple[Peer, Poster, Outgoing]]:
+async def peer(*replies: bytes, closes: bool = False) -> AsyncIterator[tuple[Peer, WebhookClient, Outgoing]]:
     one = Peer(list(replies), closes=closes)
     listener = await asyncio.start_server(one.serve, "127.0.0.1", 0)
-    poster = Poster()
+    client = WebhookClient()
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/a?b=c#rc=5"
-    yield one, poster, Outgoing("POST", url, (("X-Test", "1"),), b"a=bc")
-    poster.close()
+    yield one, client, Outgoing("POST", url, (("X-Test", "1"),), b"a=bc")
+    client.close()
     listener.close()
 
 
@@ -66,126 +66,114 @@ def shown(answer: Exchange) -> tuple[int, bytes]:
 
 async def test_a_connection_is_used_again() -> None:
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
-    async with peer(reply, reply) as (one, poster, request):
-        assert [shown(await poster.send(request, USUAL)) for _ in range(2)] == [(200, b"hi")] * 2
+    async with peer(reply, reply) as (one, client, request):
+        assert [shown(await client.send(request, USUAL)) for _ in range(2)] == [(200, b"hi")] * 2
         assert one.connections == 1
         assert one.heads[0].startswith(b"POST /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:")
 
 
 async def test_a_connection_that_the_receiver_closes_is_not_used_again() -> None:
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    async with peer(reply, reply, closes=True) as (one, poster, request):
-        assert [shown(await poster.send(request, USUAL)) for _ in range(2)] == [(200, b"")] * 2
+    async with peer(reply, reply, closes=True) as (one, client, request):
+        assert [shown(await client.send(request, USUAL)) for _ in range(2)] == [(200, b"")] * 2
         assert one.connections == 2
 
 
 async def test_many_at_once_each_have_a_connection() -> None:
     reply = b"HTTP/1.1 204 No Content\r\n\r\n"
-    async with peer(*[reply] * 20) as (one, poster, request):
-        answers = await asyncio.gather(*(poster.send(request, USUAL) for _ in range(20)))
+    async with peer(*[reply] * 20) as (one, client, request):
+        answers = await asyncio.gather(*(client.send(request, USUAL) for _ in range(20)))
         assert [shown(answer) for answer in answers] == [(204, b"")] * 20
         assert 1 < one.connections <= 20
 
 
 async def test_a_body_may_end_with_its_connection() -> None:
-    async with peer(b"HTTP/1.0 200 OK\r\n\r\nto the end", closes=True) as (_, poster, request):
-        assert shown(await poster.send(request, USUAL)) == (200, b"to the end")
+    async with peer(b"HTTP/1.0 200 OK\r\n\r\nto the end", closes=True) as (_, client, request):
+        assert shown(await client.send(request, USUAL)) == (200, b"to the end")
 
 
 @pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 200", b"not HTTP\r\n\r\n"])
 async def test_a_broken_reply_is_lost(reply: bytes) -> None:
-    async with peer(reply, closes=True) as (_, poster, request):
-        assert isinstance(await poster.send(request, USUAL), ReplyLost)
+    async with peer(reply, closes=True) as (_, client, request):
+        assert isinstance(await client.send(request, USUAL), ReplyLost)
 
 
 async def test_a_silent_receiver_is_a_lost_reply() -> None:
-    async with peer(b"") as (_, poster, request):
-        assert isinstance(await poster.send(request, IMPATIENT), ReplyLost)
+    async with peer(b"") as (_, client, request):
+        assert isinstance(await client.send(request, IMPATIENT), ReplyLost)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://127.0.0.1:x/", "http://[", "http:///a", "a"])
 async def test_an_unreachable_receiver_is_not_sent(url: str) -> None:
-    assert isinstance(await Poster().send(Outgoing("POST", url, (), b""), USUAL), NotSent)
+    assert isinstance(await WebhookClient().send(Outgoing("POST", url, (), b""), USUAL), NotSent)
 
 
 async def test_a_header_that_cannot_be_sent_uses_up_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "CONNECTIONS_MAX", 1)
-    async with peer(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 2) as (_, poster, request):
-        await poster.send(request, USUAL)
+    monkeypatch.setattr(webhook_client, "CONNECTIONS_MAX", 1)
+    async with peer(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 2) as (_, client, request):
+        await client.send(request, USUAL)
         for _ in range(2):
-            assert isinstance(await poster.send(replace(request, headers=(("A", "\ud800"),)), USUAL), NotSent)
-        assert shown(await poster.send(request, USUAL)) == (204, b"")
+            assert isinstance(await client.send(replace(request, headers=(("A", "\ud800"),)), USUAL), NotSent)
+        assert shown(await client.send(request, USUAL)) == (204, b"")
 
 
 @pytest.mark.parametrize(
     ("rest", "asked"), [("", "/"), ("#rc=5", "/"), ("?b=/c", "/?b=/c"), ("/a?#b?c", "/a?")]
 )
 async def test_the_request_target_is_the_urls_path_and_query(rest: str, asked: str) -> None:
-    async with peer(b"HTTP/1.1 204 No Content\r\n\r\n") as (one, poster, request):
+    async with peer(b"HTTP/1.1 204 No Content\r\n\r\n") as (one, client, request):
         url = request.url.partition("/a")[0] + rest
-        await poster.send(replace(request, url=url), USUAL)
+        await client.send(replace(request, url=url), USUAL)
         assert one.heads[0].startswith(f"POST {asked} HTTP/1.1\r\n".encode())
 
 
 async def test_a_connection_with_bytes_past_its_reply_is_not_used_again() -> None:
     reply = b"HTTP/1.1 204 No Content\r\n\r\n"
-    async with peer(reply + b"HTTP/1.1 500", reply) as (one, poster, request):
-        assert [shown(await poster.send(request, USUAL)) for _ in range(2)] == [(204, b"")] * 2
+    async with peer(reply + b"HTTP/1.1 500", reply) as (one, client, request):
+        assert [shown(await client.send(request, USUAL)) for _ in range(2)] == [(204, b"")] * 2
         assert one.connections == 2
-
-
-async def test_send_at_once_uses_an_idle_connection_only() -> None:
-    reply = b"HTTP/1.1 204 No Content\r\n\r\n"
-    async with peer(reply, reply) as (one, poster, request):
-        assert poster.send_at_once(request, USUAL) is None
-        await poster.send(request, USUAL)
-        first, second = poster.send_at_once(request, USUAL), poster.send_at_once(request, USUAL)
-        assert first is not None
-        assert second is None
-        assert shown(await first) == (204, b"")
-        assert one.connections == 1
 
 
 async def test_a_cancelled_request_closes_its_connection() -> None:
     reply = b"HTTP/1.1 204 No Content\r\n\r\n"
-    async with peer(reply, reply, reply) as (one, poster, request):
-        await poster.send(request, USUAL)
-        given_up = asyncio.ensure_future(poster.send(request, USUAL))
+    async with peer(reply, reply, reply) as (one, client, request):
+        await client.send(request, USUAL)
+        given_up = asyncio.ensure_future(client.send(request, USUAL))
         await asyncio.sleep(0)
         given_up.cancel()
         with pytest.raises(asyncio.CancelledError):
             await given_up
-        assert shown(await poster.send(request, USUAL)) == (204, b"")
+        assert shown(await client.send(request, USUAL)) == (204, b"")
         assert one.connections == 2
 
 
 async def test_a_request_cancelled_while_connecting_uses_up_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(post, "CONNECTIONS_MAX", 1)
-    async with peer(b"HTTP/1.1 204 No Content\r\n\r\n") as (_, poster, request):
+    monkeypatch.setattr(webhook_client, "CONNECTIONS_MAX", 1)
+    async with peer(b"HTTP/1.1 204 No Content\r\n\r\n") as (_, client, request):
         with silent_address() as (host, port):
             silent = replace(request, url=f"http://{host}:{port}/")
-            connecting = asyncio.ensure_future(poster.send(silent, USUAL))
+            connecting = asyncio.ensure_future(client.send(silent, USUAL))
             await asyncio.sleep(0)
             connecting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await connecting
-        assert shown(await asyncio.wait_for(poster.send(request, USUAL), 10)) == (204, b"")
+        assert shown(await asyncio.wait_for(client.send(request, USUAL), 10)) == (204, b"")
 
 
-async def test_the_poster_bounds_its_concurrent_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "CONNECTIONS_MAX", 3)
-    async with peer(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 20) as (one, poster, request):
-        answers = await asyncio.gather(*(poster.send(request, USUAL) for _ in range(20)))
+async def test_the_webhook_client_bounds_its_concurrent_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_client, "CONNECTIONS_MAX", 3)
+    async with peer(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 20) as (one, client, request):
+        answers = await asyncio.gather(*(client.send(request, USUAL) for _ in range(20)))
         assert [shown(answer) for answer in answers] == [(204, b"")] * 20
         assert one.connections <= 3
 
 
 async def test_stopping_the_simulator_ends_an_unanswered_webhook() -> None:
-    async with peer(b"HTTP/1.1 204 No Content\r\n\r\n", b"") as (one, poster, request):
+    async with peer(b"HTTP/1.1 204 No Content\r\n\r\n", b"") as (one, client, request):
         activity = Activity()
-        webhooks, letter = Webhooks(poster, activity), Letter(request, retries.TWILIO)
+        webhooks, letter = Webhooks(client, activity), Letter(request, retries.TWILIO)
         webhooks.send(CallWebhooks(), letter, None, 0.0, last=False)
         await activity.idle()
         webhooks.send(CallWebhooks(), letter, None, 0.0, last=False)
