@@ -586,3 +586,53 @@ async def test_the_pod_view_agrees_with_the_function_that_picks_slots(dialing: D
         rows = await dialing.database.pool.fetch(f"SELECT DISTINCT name FROM free_pod_slots WHERE {where}")
         found = {row["name"] for row in rows}
         assert found == {row["name"] for row in said if row["dial" if for_dials else "call"]}
+
+
+async def test_a_group_gives_what_a_pod_takes_and_leaves_rare_ones_to_a_call_alone(dialing: Dialing) -> None:
+    """`allocate_new_calls` spells out what `pod_takes` asks."""
+    states = {
+        "free": "calls_max = 2",
+        "unready": "is_ready = false",
+        "changing": "changing_since = now()",
+        "leaving": "leaving_since = now()",
+        "draining": "draining_until = now() + interval '1 hour'",
+        "drained": "draining_until = now() - interval '1 hour'",
+        "names_its_own": "named = '{CA-names_its_own}'",
+        "names_another": "named = '{CA-foreign}'",
+        "shrunk": "calls_max = 1",
+        "missed_once": "missed = 1",
+        "missed": "missed = 2, missed_at = now()",
+        "hangs": "calls_max = 3, hanging = '{CA-over}'",
+    }
+    slots = {name: await dialing.pod(name, calls_max=2) for name in states}
+    for name, change in states.items():
+        await pod_of(dialing, f"CA-{name}", proposal=replace(slots[name], no=2))
+        await dialing.run(f"UPDATE pods SET {change} WHERE name = '{name}'")
+    said = await dialing.database.pool.fetch("SELECT name FROM pods AS p WHERE pod_takes(p, false)")
+    found = await give_new(dialing, *((f"CB-{name}", slot) for name, slot in slots.items()))
+    takes, given = {row["name"] for row in said}, {pod for pod in found if pod}
+    assert takes == {"free", "drained", "names_its_own", "missed_once", "hangs"}
+    assert given == takes - {"hangs"}
+    assert await pod_of(dialing, "CB-hangs", proposal=slots["hangs"]) == "hangs"
+
+
+async def test_a_release_reads_its_own_rows_also_by_a_plan_of_when_the_table_was_empty(
+    dialing: Dialing,
+) -> None:
+    rows = 2000
+    async with dialing.database.connection() as conn:
+        await allocations.release(conn, [Release("CA-planned", new_id())])
+        await conn.execute(
+            "INSERT INTO allocations (id, has_attempt, call, begun_at) "
+            "SELECT gen_random_uuid(), false, 'CA' || n, now() FROM generate_series(1, $1::int) AS n",
+            rows,
+        )
+        async with conn.transaction():
+            known, unknown = Release("CA1", new_id()), Release("CA-unknown", new_id())
+            found = await allocations.release(conn, [known, unknown])
+            read = await conn.fetchval(
+                "SELECT pg_stat_get_xact_tuples_fetched(oid) + pg_stat_get_xact_tuples_returned(oid) "
+                "FROM pg_class WHERE oid = 'allocations'::regclass"
+            )
+    assert [one is not None for one in found] == [True, False]
+    assert read < 20
