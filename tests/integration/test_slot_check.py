@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.dispatch.dialing import Dialing, open_dialing
-from trunkline.router.addresses import LOOKS_PER_FULL_READ, PodAddresses
+from trunkline.router.addresses import READS_PER_FULL_READ, PodAddresses
 from trunkline.router.slot_check import SlotCheck
 from trunkline.store import allocations, pods
 from trunkline.store.allocations import Address
@@ -64,7 +64,7 @@ async def test_addresses_of_pods_are_learnt_by_difference(dialing: Dialing) -> N
     assert new is not None
     assert (old.base_url, new.base_url) == ("ws://va-0.example.com", "ws://elsewhere")
     assert addresses.find(newest + 1) is None
-    assert (addresses.of_pod("va-0"), addresses.of_pod("va-9")) == (new, None)
+    assert (addresses.find_pod("va-0"), addresses.find_pod("va-9")) == (new, None)
 
 
 async def test_an_address_is_learnt_that_was_committed_after_a_later_one(dialing: Dialing) -> None:
@@ -83,7 +83,7 @@ async def test_an_address_is_learnt_that_was_committed_after_a_later_one(dialing
 
     assert await addresses.run_once() == 1
     number: int = await dialing.value("SELECT incarnation FROM pods WHERE name = 'va-0'")
-    assert addresses.find(number) == addresses.of_pod("va-0") == Address(number, "va-0", "ws://new")
+    assert addresses.find(number) == addresses.find_pod("va-0") == Address(number, "va-0", "ws://new")
 
 
 async def test_an_address_that_a_known_process_says_later_is_learnt(dialing: Dialing) -> None:
@@ -115,8 +115,8 @@ async def test_all_addresses_are_read_again_once_a_minute(dialing: Dialing) -> N
     await dialing.run("ALTER TABLE pods DISABLE TRIGGER pods_note_address")
     await dialing.run("UPDATE pods SET base_url = 'ws://elsewhere'")
 
-    found = [await addresses.run_once() for _ in range(LOOKS_PER_FULL_READ)]
-    assert found == [0] * (LOOKS_PER_FULL_READ - 1) + [1]
+    found = [await addresses.run_once() for _ in range(READS_PER_FULL_READ)]
+    assert found == [0] * (READS_PER_FULL_READ - 1) + [1]
     assert await addresses.run_once() == 0
 
 
