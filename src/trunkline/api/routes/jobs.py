@@ -260,7 +260,7 @@ async def resume_type(job_type: TypeName, who: AdminKey, api: Deps) -> TypeState
         if await job_admin.resume(tx, job_type):
             await record(tx, who, "jobs.resumed", job_type, PLATFORM)
         [state] = await job_admin.types(tx, [job_type])
-    face_of(api).notifier.say("")
+    face_of(api).notifier.broadcast("")
     return state
 
 
@@ -352,7 +352,7 @@ async def cancel_job(job_id: UUID, body: ReasonIn, who: AdminKey, api: Deps) -> 
         await record(tx, who, "job.cancelled", job_id, before.tenant, reason=body.reason)
         job = found(await job_admin.get(tx, who.tenant, job_id), "job")
     if cancelled is Cancelled.ASKED:
-        face_of(api).notifier.say(CANCELLED)
+        face_of(api).notifier.broadcast(CANCELLED)
     return job
 
 
