@@ -135,7 +135,7 @@ def test_what_is_back_already_keeps_nothing_else_from_going_back() -> None:
 
     scope = HandlerScope("job", "bad")
     with scope.holding(broken), scope.holding(lambda: given_back.append("sound")):
-        scope.give_up()
+        scope.abandon()
     assert sorted(given_back) == ["broken", "sound"]
-    scope.give_up()
+    scope.abandon()
     assert len(given_back) == 2

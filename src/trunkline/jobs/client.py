@@ -22,7 +22,7 @@ from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
 from trunkline.errors import StoreUnavailable
-from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
+from trunkline.event_loop import LoopThread, running_loop, wait_for_stop_signal
 from trunkline.handlers import current_scope
 from trunkline.jobs.handler_connections import HandlerConnections, size_for
 from trunkline.jobs.notifier import JobNotifier
@@ -240,7 +240,7 @@ class Jobs:
             if self._open is None:
                 await stack.enter_async_context(self)
             await stack.enter_async_context(self.worker())
-            await asked_to_stop()
+            await wait_for_stop_signal()
 
     @asynccontextmanager
     async def _connections(self, name: str, size: int, search_path: str | None) -> AsyncIterator[Database]:

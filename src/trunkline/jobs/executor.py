@@ -181,7 +181,7 @@ class Executor:
         metrics.HANDLERS_STUCK.labels("job", held.job.job_type, "ignores_cancellation").inc()
         held.is_abandoned, held.task = True, None
         if held.scope is not None:
-            held.scope.give_up()
+            held.scope.abandon()
         self._running.pop(task, None)
         self._runners.discard(task)
         leave_behind(task)
