@@ -260,8 +260,10 @@ async def test_a_stranger_that_never_says_whose_call_it_is_is_closed(
     assert (await closed(socket))[0] == 1008
 
 
-async def test_too_many_strangers_are_turned_away(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "STRANGERS_MAX", 1)
+async def test_too_many_unidentified_streams_are_refused(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "UNIDENTIFIED_MAX", 1)
     carrier = await serve()
     url = f"ws://127.0.0.1:{carrier.agent.port}/ws/pod/agent-0/call-1"
     first = await carrier.session.ws_connect(url)
@@ -363,7 +365,7 @@ async def test_a_router_that_is_away_is_tried_again_until_it_hears(
     router.broken = False
     await asyncio.wait_for(agent.registered.wait(), 10)
 
-    assert caplog.text.count("does not hear us") == 1
+    assert caplog.text.count("does not accept heartbeats") == 1
     await agent.stop()
 
 
