@@ -1,4 +1,4 @@
-"""The table of `docs/alarms.md`, made from the code: `python -m trunkline.control.document docs/alarms.md`."""
+"""Generates the table of `docs/alarms.md`: `python -m trunkline.control.document docs/alarms.md`."""
 
 import re
 import sys
