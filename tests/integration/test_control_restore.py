@@ -294,7 +294,7 @@ async def test_a_beat_between_two_questions_is_no_loss(database_url: str, bus: B
     async with process(database_url, bus) as leader, process(database_url, bus) as starting:
         await leader.look()
         await leader.beat()
-        asked = starting.guardian._ask_witness
+        asked = starting.guardian._read_witness
 
         async def ask_and_let_it_beat() -> object:
             await leader.beat(3)
@@ -302,7 +302,7 @@ async def test_a_beat_between_two_questions_is_no_loss(database_url: str, bus: B
             await leader.beat(3)
             return said
 
-        starting.guardian._ask_witness = ask_and_let_it_beat  # type: ignore[method-assign,assignment]
+        starting.guardian._read_witness = ask_and_let_it_beat  # type: ignore[method-assign,assignment]
         await starting.look()
         assert not starting.is_killed
 
