@@ -161,7 +161,7 @@ async def test_a_call_that_comes_in_is_told_with_its_numbers_and_gets_an_agent(l
     assert (event.to, event.from_) == (FROM, caller)
     assert bool(line.receiver.stream_messages) == line.carrier.streams
     (dial,) = line.simulator.ledger.dials
-    assert (dial.line, dial.direction) == (FROM, "inbound")
+    assert (dial.own_number, dial.direction) == (FROM, "inbound")
     end = line.events()[-1]
     assert (end.kind, end.direction, end.call_id, end.attempt_id) == ("ended", "inbound", event.call_id, None)
 

@@ -1,4 +1,4 @@
-"""Webhooks on their way: sent, sent again as the carrier would, and lost, doubled, swapped or late by fault."""
+"""Sends webhooks, retries them as the carrier would, and loses, duplicates, swaps or delays them by fault."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ class CallWebhooks:
     """The webhooks of one call: where a swapped one waits for the next to overtake it."""
 
     held: Letter | None = None
-    # Where somebody waits for the first webhook to have been answered.
+    # Set when the first webhook has been answered, if a caller waits for it.
     first_delivered: asyncio.Event | None = None
 
 
@@ -51,8 +51,8 @@ class Webhooks:
         first: Exchange | None = None,
         tried: Callable[[Exchange], None] = lambda _: None,
     ) -> Exchange:
-        """Deliver as the carrier does, with its retries. `first`: what came of the first try, if it was made; `tried`
-        is told what came of each of the others."""
+        """Deliver as the carrier does, with its retries. `first`: the result of the first try, if it was made; `tried`
+        gets the result of each of the others."""
         rule, loop = letter.rule, asyncio.get_running_loop()
         until_s = loop.time() + rule.total_s
         if first is None:
@@ -75,11 +75,11 @@ class Webhooks:
         if delay_s:
             self._activity.spawn_later(delay_s, lambda: self._deliver(lane, batch))
         else:
-            # Not at once: what made the call do this is answered first.
+            # Not at once: the request that caused it gets its response first.
             asyncio.get_running_loop().call_soon(self._try, lane, batch)
 
     def _try(self, lane: CallWebhooks, batch: list[Letter]) -> None:
-        """Nearly every letter is taken at the first try over a connection that is open: it needs no task."""
+        """Nearly every letter is delivered at the first try over an open connection: it needs no task."""
         letter = batch[0]
         answer = self._poster.send_at_once(letter.request, letter.rule.timeouts) if len(batch) == 1 else None
         if answer is None:
