@@ -1,4 +1,4 @@
-"""For those who watch the process: is it alive, is it ready, what does it measure?"""
+"""Probes for monitoring: health, readiness and metrics of the process."""
 
 import asyncio
 from typing import Literal
@@ -42,7 +42,7 @@ class NotReadyOut(ErrorOut):
 
 @router.get("/health", summary="Is the process alive?")
 async def get_health() -> HealthOut:
-    """Touches nothing but the process itself: restarting it would not bring an engine back."""
+    """Checks only the process itself: a restart would not bring an engine back."""
     return HealthOut(status="ok", version=__version__)
 
 
@@ -53,7 +53,7 @@ async def get_health() -> HealthOut:
     summary="Can the process do its work?",
 )
 async def get_ready(request: Request, api: Deps) -> ReadyOut | Response:
-    """Every dependency, each asked anew. `degraded`: one is away that is not required."""
+    """Checks every dependency. `degraded`: one that is not required is away."""
     probes = api.deps.probes
     timeout_s = api.deps.limits.probe_timeout_s
     results = await asyncio.gather(*(ask(name, probe, timeout_s) for name, probe in probes.items()))
@@ -77,7 +77,7 @@ async def get_metrics(request: Request, api: Deps) -> Response:
 
 
 async def ask(name: str, probe: HealthProbe, timeout_s: float) -> ProbeOut:
-    """The reason goes to the log: this page is open, and the reason may name hosts."""
+    """The reason goes to the log: this page needs no key, and the reason may name hosts."""
     try:
         async with asyncio.timeout(timeout_s):
             await probe.check()
