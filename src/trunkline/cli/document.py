@@ -1,4 +1,4 @@
-"""The tables of `docs/cli.md`, made from the commands: `python -m trunkline.cli.document docs/cli.md`."""
+"""Generates the tables of `docs/cli.md` from the commands: `python -m trunkline.cli.document docs/cli.md`."""
 
 import re
 import sys
