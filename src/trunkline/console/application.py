@@ -1,4 +1,4 @@
-"""The console's routes, and what happens around each: who is it, may they, what if something is away."""
+"""The console's routes, with authentication, permissions and errors around each."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -91,7 +91,7 @@ class Console:
         return self._renderer.fragment(visit, await self._shown(visit, page), frame)
 
     async def _shown(self, visit: PageRequest, page: Page) -> Shown:
-        """A refusal is a page too: it says what is away, missing or forbidden."""
+        """A refusal becomes a page that says what is away, missing or forbidden."""
         try:
             return await page(visit)
         except ApiRefused as refused:
@@ -110,7 +110,7 @@ class Console:
         return do
 
     def _upload(self, upload: Upload) -> Endpoint:
-        """The token comes in a header: the body is the file, and is not read before that is settled."""
+        """The token comes in a header: the body is the file, and is not read before the token is checked."""
 
         async def take(request: Request) -> Response:
             visit = await self._desk.admit(request)
@@ -151,7 +151,7 @@ class Console:
 
 
 async def _to_console(request: Request) -> Response:
-    """Who types the host alone is a person."""
+    """A browser that opens the host alone goes to the console."""
     return RedirectResponse(ROOT, 307)
 
 

@@ -1,4 +1,4 @@
-"""Signing in and out: with an API key, or by a link that is good once."""
+"""Sign-in and sign-out: with an API key, or by a link that works once."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import urlencode
@@ -37,7 +37,7 @@ class SignIn:
         ]
 
     def link_for(self, key: str) -> str:
-        """An address, good once and for a quarter of an hour, that signs in with this key."""
+        """A URL that signs in with this key, once and within 15 minutes."""
         link = self._desk.seals.link(key_format.digest(key), self._desk.now)
         return f"{ROOT}/enter?{urlencode({'link': self._desk.seals.seal(link)})}"
 
@@ -55,7 +55,7 @@ class SignIn:
         return self._welcome(entered, form.get("next", ""))
 
     async def ask_by_link(self, request: Request) -> Response:
-        """A page with a button: whatever looks at a link ahead of its reader must not use it up."""
+        """A page with a button: link previews and scanners must not use the link up."""
         return self._renderer.outside(request, "enter.html", {"link": request.query_params.get("link", "")})
 
     async def enter_by_link(self, request: Request) -> Response:
@@ -68,7 +68,7 @@ class SignIn:
         return self._welcome(entered, "")
 
     async def make_link(self, request: Request) -> Response:
-        """For programs: whoever sends a key gets an address that signs in with it."""
+        """For programs: returns a sign-in link for the key of the request."""
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or await self._desk.enter(key.strip()) is None:
             return JSONResponse({"success": False, "error": "Send an API key.", "code": "unauthorized"}, 401)
@@ -111,5 +111,5 @@ class SignIn:
 
 
 def _is_ours(address: str) -> bool:
-    """An address of the console. `//elsewhere` and `\\elsewhere` are those of other sites."""
+    """Whether it is a URL of the console. `//elsewhere` and `\\elsewhere` are those of other sites."""
     return (address == ROOT or address.startswith(f"{ROOT}/")) and "\\" not in address and "//" not in address
