@@ -1,7 +1,7 @@
-"""The tables of `docs/settings.md` and `docs/tuning.md`, made from the model:
+"""Generates the tables of `docs/settings.md` and `docs/tuning.md` from the model:
 `python -m trunkline.settings.document docs/settings.md docs/tuning.md`.
 
-A page says by its marks which rank stands where: `<!-- settings: operator -->` to `<!-- /settings -->`.
+Marks in a page select the rank: `<!-- settings: operator -->` to `<!-- /settings -->`.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Settings of what every process stands on: the engines, the network, logs and traces, who leads."""
+"""Settings of the infrastructure of every process: engines, network, logs and traces, leadership."""
 
 import os
 import socket

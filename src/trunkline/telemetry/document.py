@@ -1,4 +1,4 @@
-"""The table of `docs/metrics.md`, made from the code: `python -m trunkline.telemetry.document docs/metrics.md`."""
+"""Generates the table of `docs/metrics.md`: `python -m trunkline.telemetry.document docs/metrics.md`."""
 
 import re
 import sys

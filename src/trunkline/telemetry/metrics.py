@@ -20,19 +20,19 @@ from prometheus_client.exposition import choose_encoder
 
 from trunkline import __version__
 
-# A `_created` series beside each counter doubles the page and nobody graphs it.
+# A `_created` series for each counter would double the page without use.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 ProcessCollector(registry=REGISTRY)
 
-# From the cost of one script (100 µs) to the command time-out of the bus (2 s).
+# From the cost of one script (100 µs) to the command timeout of Valkey (2 s).
 SCRIPT_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
 # From a health check (1 ms) to a large export (10 s).
 REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # Healthy lateness is 5-20 ms; a backlog makes it minutes. Both have to be readable.
 LATENESS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800)
-# Most batches are one event; a mailbox that comes back from the dead may have a thousand.
+# Most batches are one event; a replayed dead mailbox may have a thousand.
 EVENTS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -58,7 +58,7 @@ ISSUE_METRICS = frozenset(
 
 
 def _declare(kind: str, name: str, meaning: str, labels: tuple[str, ...]) -> str:
-    # Metrics of jobs and of issues keep the names that their operators know.
+    # Metrics of jobs and of issues have the names that their operators use.
     full_name = name if name.startswith("job_") or name in ISSUE_METRICS else f"trunkline_{name}"
     DECLARED.append(Declared(full_name, kind, labels, meaning))
     return full_name
@@ -106,7 +106,7 @@ HTTP_SECONDS = _histogram(
     buckets=REQUEST_S,
 )
 
-# The life of a call
+# Calls
 LEADS_ACCEPTED = _counter("leads_accepted_total", "Leads that the API has taken in.")
 LEADS = _gauge(
     "leads",
@@ -304,7 +304,7 @@ MAILBOXES_UNHANDLED = _gauge(
     "of an application is what nobody handles.",
     "kind",
 )
-# The kind `issue` also has the names that its dashboards know.
+# The kind `issue` also has the names that its dashboards use.
 ISSUES_QUEUED = _counter("issues_queued_total", "Mailboxes of kind `issue` that became queued.")
 ISSUES_PROCESSED = _counter("issues_processed_total", "Mailboxes of kind `issue` that were processed.")
 ISSUES_SECONDS = _histogram(
@@ -361,7 +361,7 @@ REMINDER_LOCK_CONTENTION = _counter(
     "Times that a scheduler found a due reminder taken by another one. Normal.",
 )
 
-# Steering: controls and alarms
+# Controls and alarms
 CONTROLS = _gauge("controls", "Stops in force, or growing back from one, by scope.", "scope")
 CONTROLS_AGE_SECONDS = _gauge(
     "controls_age_seconds", "Since this process last heard from Postgres what is stopped. Usually under 1."
@@ -405,14 +405,14 @@ BUS_SCRIPT_SECONDS = _histogram(
 
 
 def set_exactly(gauge: Gauge, values: Mapping[str, float]) -> None:
-    """Give a gauge of one label exactly these values: a status or number that is gone stops being reported."""
+    """Give a gauge of one label exactly these values: other label values are removed."""
     gauge.clear()
     for label, value in values.items():
         gauge.labels(label).set(value)
 
 
 class PoolStats(Protocol):
-    """What is asked of a pool of connections."""
+    """The figures of a pool of connections."""
 
     def get_size(self) -> int: ...
 
@@ -422,7 +422,7 @@ class PoolStats(Protocol):
 
 
 def watch_pool(pool: PoolStats) -> None:
-    """Whoever scrapes asks the pool itself, so the gauge is never old."""
+    """A scrape reads the pool itself, so the gauge is never stale."""
     DB_POOL.labels("idle").set_function(pool.get_idle_size)
     DB_POOL.labels("in_use").set_function(lambda: pool.get_size() - pool.get_idle_size())
     DB_POOL.labels("max").set_function(pool.get_max_size)
