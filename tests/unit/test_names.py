@@ -24,6 +24,8 @@ RETIRED = (
     "crew", "Crew", "Surveyor", "LeaseKeeper", "Hold", "Held", "JobFace", "AgentFace", "MerchantFace", "CarrierFace",
     "AccountDesk", "EnrichmentDesk", "WayIn", "Keeping", "Following", "MemoryLost", "CarrierWord",
     "HappeningOut", "LeadWithStoryOut", "keep_what_stays", "closed_unheard", "roomy", "needy", "Express",
+    "face_of", "desk", "heard_first", "heard_again", "of_task", "of_handlers", "asked_to_stop", "on_doubt", "look_now",
+    "StreamAsked", "DocumentAsked", "Elsewhere", "admit_stray", "pending_nudges",
 )  # fmt: skip
 RETIRED_FILES = {
     "crew", "held", "keeper", "surveyor", "poker", "pokes", "nudger", "nudges", "doorbell", "desk", "asking", "visits",

@@ -2,7 +2,7 @@
 
 reservation (Postgres) ─ silent ─► the pod of the answer URL ─ none, or too old ─► allocate, as for any other call
      │ none, or lost
-     └────────────────────────────────────────────────────────────────────► allocate
+     └───────────────────────────────────────────────────────────────────────► allocate
 """
 
 from uuid import UUID

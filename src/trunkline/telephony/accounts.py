@@ -97,11 +97,13 @@ class AccountsRefresh(Loop):
 
     name = "accounts"
 
-    def __init__(self, desk: AccountService, interval_s: float = INTERVAL_S):
+    def __init__(self, service: AccountService, interval_s: float = INTERVAL_S):
         super().__init__(interval_s)
-        self._desk = desk
+        self._service = service
 
     async def run_once(self) -> int:
-        await self._desk.directory.close_retired(unused_s=UNUSED_REQUESTS * self._desk.request_timeout_s)
-        await self._desk.refresh()
+        await self._service.directory.close_retired(
+            unused_s=UNUSED_REQUESTS * self._service.request_timeout_s
+        )
+        await self._service.refresh()
         return 0
