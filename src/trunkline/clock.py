@@ -1,8 +1,8 @@
 """The three clocks a process has, behind one seam so that tests can set them.
 
-`now` may jump and is for people and for records. `monotonic_s` never goes back but stands still while the machine
+`now` may jump and is for people and for records. `monotonic_s` never goes back but does not count while the machine
 sleeps. `boottime_s` counts the sleep too: a deadline on it has passed after a suspended laptop or a paused VM wakes.
-Postgres decides what is due; none of these does.
+Only Postgres' clock decides what is due.
 """
 
 import time
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks. Where there is no CLOCK_BOOTTIME (macOS), the monotonic one stands in."""
+    """The machine's own clocks. Where there is no CLOCK_BOOTTIME (macOS), the monotonic one replaces it."""
 
     _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -36,21 +36,21 @@ class SystemClock:
 
 
 class ClockJumps:
-    """Notices that the server's clock was set. A step of it is compared with a step of ours, which never goes back."""
+    """Detects that the server's clock was set, by comparing its steps with those of the local monotonic clock."""
 
-    # Clocks that are corrected a little at a time stay within this between two looks.
+    # Clocks that are corrected gradually stay within this between two readings.
     TOLERANCE_S = 1.0
 
     def __init__(self) -> None:
-        # How far the server was ahead of us at most and at least.
+        # Bounds of the server's offset to the local clock, at the last reading.
         self._ahead_s: tuple[float, float] | None = None
-        # How far the clock can have been set forward at most, when it was last.
+        # The upper bound of its last jump forward.
         self.forward_most_s = 0.0
 
-    def note(self, seen_at: datetime, asked_s: float, came_s: float) -> float:
-        """The server said `seen_at` between these two moments of ours. By how much it was set since the last time: 0
-        if nothing but the time of an answer can explain the difference."""
-        least_s, most_s = seen_at.timestamp() - came_s, seen_at.timestamp() - asked_s
+    def note(self, seen_at: datetime, requested_s: float, received_s: float) -> float:
+        """The server's clock read `seen_at` between these two local times. Returns its jump since the last reading: 0
+        if the duration of the requests can explain the difference."""
+        least_s, most_s = seen_at.timestamp() - received_s, seen_at.timestamp() - requested_s
         before, self._ahead_s = self._ahead_s, (least_s, most_s)
         if before is None:
             return 0.0

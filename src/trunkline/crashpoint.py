@@ -3,9 +3,9 @@
 `crash_point("dialer.after_intent")` does nothing, at the price of one comparison, unless the process was
 started with both `TRUNKLINE_TESTING=1` and `TRUNKLINE_CRASH_AT=dialer.after_intent:3`: then the third passing
 of that line ends it at once, without cleaning up. `TRUNKLINE_STOP_AT` stops it there instead, as a machine that is
-paused, until somebody continues it with SIGCONT. The tests hold a list of all names.
+paused, until a SIGCONT. The tests have a list of all names.
 
-The variables are read here and not by the settings: they are no setting, and must work in any process.
+The variables are read here and not by the settings: they are no settings, and must work in any process.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Fuse:
-    """Burns down with each passing of one name."""
+    """Counts down with each passing of one name."""
 
     def __init__(self, name: str, passings_left: int, *, stops: bool = False) -> None:
         self.name = name

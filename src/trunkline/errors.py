@@ -4,13 +4,13 @@
     ├── SettingsError       a variable is wrong                     (settings)
     ├── EmbeddedError       an embedded engine cannot run           (embedded)
     ├── StoreUnavailable    Postgres cannot be reached              (store)
-    │   └── PoolEmpty       it can, but our own connections are all in use
+    │   └── PoolEmpty       it can, but all connections of the pool are in use
     ├── MigrationError      the schema is not what the code expects (store)
-    ├── NotInTransaction    what must be one with the caller's change would be committed by itself
+    ├── NotInTransaction    a job or event would not be committed with the caller's change
     └── BusUnavailable      Valkey cannot be reached                (bus)
-        └── ProjectionLost      it can, but what it knew is gone
+        └── ProjectionLost      it can, but its projection is gone
 
-Expected outcomes are values, not exceptions: see `telephony.carrier.PlaceResult` for the shape we follow.
+Expected outcomes are values, not exceptions: see `telephony.carrier.PlaceResult` for the model.
 """
 
 
@@ -23,11 +23,11 @@ class EmbeddedError(TrunklineError):
 
 
 class StoreUnavailable(TrunklineError):
-    """Postgres cannot be reached. Nothing was promised, nothing is lost: try again."""
+    """Postgres cannot be reached. Nothing was written; the caller may retry."""
 
 
 class PoolEmpty(StoreUnavailable, TimeoutError):
-    """Every connection of a pool is in use, and none came back in time. Postgres has nothing to do with it."""
+    """Every connection of a pool is in use, and none was released in time. Postgres itself is not at fault."""
 
 
 class MigrationError(TrunklineError):
@@ -35,8 +35,8 @@ class MigrationError(TrunklineError):
 
 
 class NotInTransaction(TrunklineError):
-    """A connection that is in no transaction: what was to be one with it would be committed by itself. Or it is none
-    that is known. Nothing was written."""
+    """The connection is in no transaction, so a job or event would be committed without the caller's change; or its
+    driver is not supported. Nothing was written."""
 
 
 class BusUnavailable(TrunklineError):
@@ -44,4 +44,4 @@ class BusUnavailable(TrunklineError):
 
 
 class ProjectionLost(BusUnavailable):
-    """Valkey answers, but its projection is not the one we know. Nothing was written; a rebuild follows."""
+    """Valkey answers, but its projection is another one. Nothing was written; a rebuild follows."""

@@ -1,5 +1,5 @@
-"""The event loop of a process that is not ours: which one runs here, when it is to stop, and one of its own for a
-synchronous process, to hand over what it does not wait for.
+"""Event loops in an application's process: the running one, waiting for a stop signal, and a loop in a thread for
+background work of a synchronous process.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ T = TypeVar("T")
 CLOSE_TIMEOUT_S = 5.0
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Who waits for a signal. They are all in the loop of the main thread, which alone hears one.
-_asked: set[asyncio.Event] = set()
+# Set by a stop signal. All are of the loop in the main thread, which alone receives signals.
+_stop_events: set[asyncio.Event] = set()
 
 
 class LoopThread(Generic[T]):
-    """An event loop in a daemon thread, started by its first use, and what lives in that loop.
+    """An event loop in a daemon thread, started by its first use, and an object that lives in that loop.
 
     A thread does not survive a fork, so a server that forks after it was loaded gets one in each of its children.
     """
@@ -35,14 +35,14 @@ class LoopThread(Generic[T]):
         """`make` is called in the loop, before its first use."""
         self._name = name
         self._make = make
-        # Of the process that forked: never closed here, or the sockets and selectors that are its own would be, too.
+        # Of the parent process: never closed here, or its sockets and selectors would be, too.
         self._inherited: list[object] = []
-        self._forget()
+        self._reset()
         me = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forked(me()))
 
     def call(self, use: Callable[[T], None]) -> None:
-        """Call it in the loop, soon. Never waits."""
+        """Schedule `use` in the loop. Never waits."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -51,7 +51,7 @@ class LoopThread(Generic[T]):
             self._loop.call_soon_threadsafe(self._use, use)
 
     def close(self, finish: Callable[[T], Coroutine[Any, Any, None]]) -> None:
-        """Do what was called, finish what was made, and end the thread."""
+        """Run the scheduled calls, finish the object, and end the thread."""
         with self._lock:
             loop, thread = self._loop, self._thread
             if loop is None or thread is None:
@@ -64,9 +64,9 @@ class LoopThread(Generic[T]):
 
     def forked(self) -> None:
         self._inherited.append((self._loop, self._made))
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._loop = self._thread = self._made = None
 
@@ -92,24 +92,24 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
     return None
 
 
-async def asked_to_stop() -> None:
-    """Return when a signal tells the process to end, also if several wait for it. Where signals cannot be heard, only a
-    cancellation does."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
-    _asked.add(asked)
+async def wait_for_stop_signal() -> None:
+    """Return at SIGTERM or SIGINT; several tasks may wait. Where signals are not available, only a cancellation ends
+    it."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    _stop_events.add(stop)
     for number in _SIGNALS:
         with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(number, _ask_to_stop)
+            loop.add_signal_handler(number, _on_stop_signal)
     try:
-        await asked.wait()
+        await stop.wait()
     finally:
-        _asked.discard(asked)
-        if not _asked:
+        _stop_events.discard(stop)
+        if not _stop_events:
             for number in _SIGNALS:
                 with suppress(NotImplementedError, RuntimeError, ValueError):
                     loop.remove_signal_handler(number)
 
 
-def _ask_to_stop() -> None:
-    for asked in _asked:
-        asked.set()
+def _on_stop_signal() -> None:
+    for stop in _stop_events:
+        stop.set()

@@ -1,11 +1,11 @@
-"""What every part does that runs other people's functions: refuse what it cannot run, and name what does not end.
+"""Runs application functions safely: refuses those that cannot be handlers, and logs those that do not end.
 
-A handler shares its event loop with everybody else's. A plain function would have its effect and then fail, at every
-try; one that blocks stops all others, heartbeats of leases included; one that swallows its cancellation stays for ever.
-None of that can be prevented from inside the loop, so it is refused early, or told with the function's place.
+All handlers of a process share one event loop. A plain function would have its effect and then fail, at every try; one
+that blocks stops all others, including lease renewals; one that swallows its cancellation stays for ever. None of that
+can be prevented from inside the loop, so it is refused early, or logged with the function's source line.
 
-What blocks is called by `in_thread`. A thread cannot be stopped either, but it is bounded: each type of jobs and each
-kind of mailboxes has so many, one that outlives its cancellation is named, and no process waits for it to end.
+Blocking functions are called by `in_thread`. A thread cannot be stopped either, but threads are bounded: each job type
+and each kind of mailboxes has at most 20, one that outlives its cancellation is logged, and no process waits for it.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# Threads of one type of jobs or kind of mailboxes, those that outlived their cancellation included.
+# Threads of one job type or kind of mailboxes, including those that outlived their cancellation.
 THREADS_MAX = 20
-# How long a thread may go on whose caller was cancelled before it is named.
+# How long a thread whose caller was cancelled may run on before it is logged.
 GRACE_S = 5.0
 
-# Tasks that were given up, until they end by themselves.
+# Abandoned tasks, until they end by themselves.
 _left: set["asyncio.Task[Any]"] = set()
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await: an async function, a method, or an object with an async call."""
+    """Whether calling it returns an awaitable: an async function, a method, or an object with an async call."""
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
@@ -47,7 +47,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """Its name and where it is written."""
+    """Its name and the file and line of its definition."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -56,7 +56,7 @@ def place_of(function: Callable[..., Any]) -> str:
 
 
 def refusal(function: Callable[..., Any]) -> str | None:
-    """Why this cannot be a handler, in one sentence; None if it can."""
+    """Why this cannot be a handler; None if it can."""
     if is_async(function):
         return None
     return (
@@ -67,12 +67,12 @@ def refusal(function: Callable[..., Any]) -> str | None:
 
 
 class HandlerScope:
-    """One run of a handler: whose it is, what others get back when it is given up on, and where its threads count.
+    """One run of a handler: its type or kind, the resources to release if it is abandoned, and its threads.
 
-    What is called in its block, in tasks and threads of its own too, belongs to the run. One is made for every job, so
-    it costs a microsecond and no more."""
+    Everything that its block calls, in tasks and threads too, belongs to the run. One is made for every job, so it must
+    cost no more than a microsecond."""
 
-    __slots__ = ("_holds", "_token", "grace_s", "name", "on_stuck_thread", "part", "threads")
+    __slots__ = ("_releases", "_token", "grace_s", "name", "on_stuck_thread", "part", "threads")
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class HandlerScope:
         within: "HandlerScope | None" = None,
     ):
         """`job` and its type, or `mailbox` and its kind. `on_stuck_thread` gets the function that outlived its
-        cancellation, and the line that it is at. What this one holds goes back with the one that it is `within`."""
+        cancellation, and the line that it is at. A scope shares the resources of the one that it is `within`."""
         self.part = part
         self.name = name
-        self.threads = threads or _of_nobody
+        self.threads = threads or _default_threads
         self.grace_s = grace_s
-        self.on_stuck_thread = on_stuck_thread or _tell_of_stuck_thread
-        self._holds: set[Callable[[], object]] | None = within.holds if within is not None else None
+        self.on_stuck_thread = on_stuck_thread or _log_stuck_thread
+        self._releases: set[Callable[[], object]] | None = within.releases if within is not None else None
 
     def __enter__(self) -> "HandlerScope":
         self._token = _scope.set(self)
@@ -101,30 +101,31 @@ class HandlerScope:
         _scope.reset(self._token)
 
     def enter(self) -> None:
-        """For the rest of the task."""
+        """Until the task ends."""
         _scope.set(self)
 
     @property
-    def holds(self) -> set[Callable[[], object]]:
-        """Made when it is first asked for: most runs hold nothing."""
-        if self._holds is None:
-            self._holds = set()
-        return self._holds
+    def releases(self) -> set[Callable[[], object]]:
+        """Made on first use: most runs hold no resource."""
+        if self._releases is None:
+            self._releases = set()
+        return self._releases
 
     @contextmanager
-    def holding(self, give_back: Callable[[], object]) -> Iterator[None]:
-        """Something is the run's for the length of the block; if it is given up on before, it goes back by this."""
-        self.holds.add(give_back)
+    def holding(self, release: Callable[[], object]) -> Iterator[None]:
+        """The run holds a resource for the length of the block; if it is abandoned before, `release` is called."""
+        self.releases.add(release)
         try:
             yield
         finally:
-            self.holds.discard(give_back)
+            self.releases.discard(release)
 
-    def give_up(self) -> None:
-        for give_back in list(self._holds or ()):
-            # A connection that broke is back already, and says so by raising.
+    def abandon(self) -> None:
+        """Release its resources."""
+        for release in list(self._releases or ()):
+            # A broken connection is released already, and raises.
             with suppress(Exception):
-                give_back()
+                release()
 
 
 _scope: contextvars.ContextVar[HandlerScope | None] = contextvars.ContextVar(
@@ -133,25 +134,25 @@ _scope: contextvars.ContextVar[HandlerScope | None] = contextvars.ContextVar(
 
 
 def current_scope() -> HandlerScope | None:
-    """The run of a handler that calls this, if one does."""
+    """The run of the handler that calls this, if it is one."""
     return _scope.get()
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what blocks, in a daemon thread of its own. Waits while the job type or the kind of mailboxes has all the
-    threads that it may. Cancelled, it returns at once; the thread goes on until it ends by itself."""
+    """Call a blocking function in a daemon thread of its own. Waits while the job type or the kind of mailboxes uses
+    all its threads. Cancelled, it returns at once; the thread runs on until it ends by itself."""
     scope = _scope.get() or _outside
     return await scope.threads.call(scope, partial(function, *args, **kwargs))
 
 
 class HandlerThreads:
-    """The threads of a worker's handlers. They end in any thread, so what they change is under a lock."""
+    """The threads of a worker's handlers. Calls end in any thread, so a lock guards the state."""
 
     def __init__(self, most: int = THREADS_MAX):
         self._most = most
         self._lock = threading.Lock()
         self._calls: set[_ThreadCall] = set()
-        # Told of every call that ends: who waits for a free thread, and who waits for the end of all.
+        # Set at the end of every call: for callers that wait for a free thread, and for the end of all.
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     async def call(self, scope: HandlerScope, function: "partial[T]") -> T:
@@ -175,7 +176,7 @@ class HandlerThreads:
             raise
 
     async def end(self, grace_s: float) -> list[str]:
-        """Wait so long for those that still run; then name the rest: the type, and the line that each is at."""
+        """Wait up to `grace_s` for running calls. Returns the others: the type, and the line that each is at."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, grace_s)):
                 while self._calls:
@@ -194,7 +195,7 @@ class HandlerThreads:
         with self._lock:
             self._waiting.add(waiter)
         try:
-            # Asked once more now that the end of a call is heard.
+            # Checked again now that the end of a call sets the event.
             if not is_so():
                 await waiter[1].wait()
         finally:
@@ -242,7 +243,7 @@ class _ThreadCall:
         except BaseException as error:
             answer = partial(_fail, self.answer, error)
         on_end(self)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed: no caller waits
             self._loop.call_soon_threadsafe(answer)
 
 
@@ -257,50 +258,51 @@ def _fail(answer: "asyncio.Future[Any]", error: BaseException) -> None:
         answer.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
 
 
-def _tell_of_stuck_thread(function: str, place: str) -> None:
+def _log_stuck_thread(function: str, place: str) -> None:
     log.error("%s outlived its cancellation in a thread, at %s", function, place)
 
 
-_of_nobody = HandlerThreads()
+_default_threads = HandlerThreads()
 _outside = HandlerScope("other", "")
 
 
 def callback_refusal(function: Callable[..., Any]) -> str | None:
-    """As `refusal`, for what a handler hands over to be called later. A lambda may well give something to await: that
-    is seen when it is called."""
+    """As `refusal`, for a function that a handler returns. A lambda may return an awaitable: `awaitable` checks that
+    when it is called."""
     is_lambda = getattr(function, "__name__", None) == "<lambda>"
     return None if is_lambda else refusal(function)
 
 
-def awaitable(given: Any, function: Callable[..., Any]) -> Awaitable[Any]:
-    """What this function gave, to be awaited; `TypeError` with its name and place if nobody can."""
-    if inspect.isawaitable(given):
-        return given
+def awaitable(returned: Any, function: Callable[..., Any]) -> Awaitable[Any]:
+    """What this function returned; `TypeError` with its name and place if that is no awaitable."""
+    if inspect.isawaitable(returned):
+        return returned
     raise TypeError(f"{place_of(function)} gives nothing to await: it has to be, or to call, an `async def`.")
 
 
 def where(task: "asyncio.Task[Any]") -> str:
     """The innermost line at which a task waits, of code that is not the standard library's."""
-    found = ""
+    line = ""
     awaited: Any = task.get_coro()
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
-        if frame is not None and (not found or not _is_standard(frame.f_code)):
-            found = _line(frame)
+        if frame is not None and (not line or not _is_standard(frame.f_code)):
+            line = _line(frame)
         awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
-    return found or repr(task)
+    return line or repr(task)
 
 
 def leave_behind(task: "asyncio.Task[Any]") -> None:
-    """Nobody waits for this task any more, the end of the process neither. It is kept until it ends by itself."""
+    """Abandon a task: nothing waits for it any more, nor does the end of the process. A reference stays until it
+    ends."""
     if task in _left or task.done():
         return
     _left.add(task)
-    # For the interpreter too, which closes the coroutines that it finds at its end, and would wait for one that catches
-    # what it is told then, over and over.
+    # Hidden from the interpreter too, which closes all coroutines at its end, and would wait for one that catches
+    # GeneratorExit over and over.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
     task.add_done_callback(_ended)
-    # `asyncio.run` cancels every task that it knows of and waits for it. This one does not hear it.
+    # `asyncio.run` cancels every registered task and waits for it. This one would not end.
     asyncio._unregister_task(task)
 
 
@@ -308,13 +310,13 @@ def _ended(task: "asyncio.Task[Any]") -> None:
     _left.discard(task)
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(task))
     if not task.cancelled():
-        task.exception()  # looked at: there is nobody left to tell
+        task.exception()  # retrieved: no caller is left to get it
 
 
 class LoopWatch:
-    """Tells from a thread of its own who blocks the event loop, while it is blocked.
+    """Reports from a thread of its own which task blocks the event loop, while it is blocked.
 
-    `report` gets the task that runs, if one does, for how long nothing else did, and the line it is at."""
+    `report` gets the task that runs, if one does, for how long it has blocked the loop, and the line it is at."""
 
     def __init__(self, limit_s: float, report: "Callable[[asyncio.Task[Any] | None, float, str], None]"):
         self._limit_s = limit_s
@@ -335,29 +337,29 @@ class LoopWatch:
     def _watch(self, loop: asyncio.AbstractEventLoop, ident: int) -> None:
         while not self._stopping.wait(self._limit_s / 2):
             turned = threading.Event()
-            asked_s = time.monotonic()
+            scheduled_s = time.monotonic()
             try:
                 loop.call_soon_threadsafe(turned.set)
             except RuntimeError:
                 return  # the loop is closed
             if not turned.wait(self._limit_s / 2) and not self._stopping.is_set():
-                self._tell(loop, ident, time.monotonic() - asked_s)
-                # Once for each time that it stands still.
+                self._report_blocked(loop, ident, time.monotonic() - scheduled_s)
+                # Once per blockage.
                 while not turned.wait(self._limit_s) and not self._stopping.is_set():
                     pass
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, ident: int, for_s: float) -> None:
+    def _report_blocked(self, loop: asyncio.AbstractEventLoop, ident: int, for_s: float) -> None:
         frame = sys._current_frames().get(ident)
         if frame is not None:
             self._report(asyncio.current_task(loop), for_s, _innermost(frame))
 
 
 def _innermost(frame: FrameType) -> str:
-    """The line of the thread's stack that somebody wrote, not the one of the library that it called."""
-    found: FrameType | None = frame
-    while found is not None and _is_standard(found.f_code):
-        found = found.f_back
-    return _line(found or frame)
+    """The innermost line of the thread's stack that is not the standard library's."""
+    caller: FrameType | None = frame
+    while caller is not None and _is_standard(caller.f_code):
+        caller = caller.f_back
+    return _line(caller or frame)
 
 
 def _line(frame: FrameType) -> str:

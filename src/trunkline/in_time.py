@@ -1,7 +1,7 @@
-"""An answer by a moment, whatever hangs.
+"""A timeout that returns on time, whatever hangs.
 
-`asyncio.timeout` cancels, and then waits until the cancelled work has noticed: a statement at a Postgres that is
-stopped may take minutes to. Here nobody waits for that.
+`asyncio.timeout` cancels, and then waits until the cancelled work has ended: a query to a Postgres that is paused may
+take minutes. `in_time` does not wait for that.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Work that was left behind, until it has ended.
+# Cancelled work, until it has ended.
 _left: set["asyncio.Task[Any]"] = set()
 
 
 async def in_time(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, or TimeoutError after so long: it is cancelled then, and ends when it can."""
+    """The result of `work`, or TimeoutError after `timeout_s`: then it is cancelled, and ends when it can."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task}, timeout=timeout_s)
@@ -36,4 +36,4 @@ def _leave(task: "asyncio.Task[Any]") -> None:
 def _ended(task: "asyncio.Task[Any]") -> None:
     _left.discard(task)
     if not task.cancelled():
-        task.exception()  # looked at: there is nobody left to tell
+        task.exception()  # retrieved: no caller is left to get it

@@ -1,4 +1,4 @@
-"""The values that travel between the parts. No behaviour beyond reading them, no I/O."""
+"""The values that components exchange. No behaviour beyond reading them, no I/O."""
 
 import math
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from trunkline.value import Private, Value
 
 
 def new_id() -> UUID:
-    """Ids grow with time, so that inserts stay at the right edge of their indexes."""
+    """Ids grow with time, so that inserts go to the right edge of their indexes."""
     return uuid7()
 
 
 def new_text_id() -> str:
-    """The same where only its text is wanted: a tenth of the cost."""
+    """The same as text, at 10 % of the cost."""
     return str(uuid_utils.uuid7())
 
 
@@ -50,7 +50,7 @@ class Entry(Value, frozen=True):
     priority: int = 50
     # The end of its calling window, after which it must not be granted.
     closes_at: datetime | None = None
-    # Where it may go when its own pool had no channel for it for so long.
+    # The overflow pool, when its own pool has had no channel for it for the configured time.
     next_pool_id: str | None = None
     moves_after_s: float | None = None
     # Where the callee is, if its pool prefers numbers of the same region.
@@ -66,30 +66,30 @@ class Grant(Value, frozen=True):
     number_id: UUID
     channel_no: int
     due_ms: int
-    # When it was granted, by Postgres' clock. A grant of unknown age is taken as a fresh one.
+    # When it was granted, by Postgres' clock. A grant of unknown age counts as fresh.
     granted_ms: int | None = None
-    # Whose lead it is: that decides which agents may take its call.
+    # The lead's merchant, which decides which agents may take its call.
     merchant_id: str = ""
-    # None: without one, or nobody said.
+    # None: no campaign, or unknown.
     campaign_id: UUID | None = None
-    # When everything that the lead needs was there: its lateness counts from then. None: from its due time.
+    # When everything that the lead needs was available: its lateness counts from then. None: from its due time.
     ready_ms: int | None = None
 
 
 class Slot(Value, frozen=True):
-    """One of the calls that a pod can take: the `no`-th, 1 of an exclusive pod. `incarnation` is the number of the
-    process that has the pod's name now; what was kept with an older one is lost."""
+    """A pod's capacity for one call: the `no`-th, 1 for an exclusive pod. `incarnation` is the number of the process
+    that has the pod's name now; a reservation of an older one is lost."""
 
     pod: str
     no: int
     incarnation: int
-    # The pool it was taken from, as the router's answers name it: `pool:gold`, `merchant:acme`.
+    # The pool of the slot, as in the router's responses: `pool:gold`, `merchant:acme`.
     source_pool: str = ""
 
 
 class AgentRoom(Value, frozen=True):
-    """Slots that dials could be kept on now: of the tiers that every merchant falls back to, together, and of tiers
-    that only some merchants have. A hint for the match: the intent decides."""
+    """Slots that dials could reserve now: of the tiers that every merchant falls back to, together, and of tiers that
+    only some merchants have. A hint for the match: the intent decides."""
 
     common: int
     own: Mapping[str, int]
@@ -100,19 +100,19 @@ class AgentRoom(Value, frozen=True):
 
 
 class NumberLimit(Value, frozen=True):
-    """What a number may carry. A maximum of 0 keeps it from dialling."""
+    """The limits of a number. A maximum of 0 keeps it from dialling."""
 
     number_id: UUID
     pool_id: str
     max_channels: int
-    # Only of a pool that prefers numbers of the callee's region.
+    # Only in a pool that prefers numbers of the callee's region.
     region: str | None = None
-    # `carrier/account`: what the account may not start, none of its numbers may.
+    # `carrier/account`: the account's limit of starts applies to all its numbers together.
     account: str = ""
 
 
 class Holder(Value, frozen=True):
-    """Who has a channel. An inbound call has no lead and no flow."""
+    """The call that holds a channel. An inbound call has no lead and no flow."""
 
     attempt_id: UUID
     number_id: UUID
@@ -137,17 +137,17 @@ class Intent(Value, frozen=True):
     send_in_s: float
     # The end of its calling window: a call that still waits at the carrier then must not ring any more.
     closes_at: datetime | None = None
-    # JSON: what the assistant is told who talks, where it is the carrier's own.
+    # JSON: variables of the assistant, if the carrier runs the agent.
     payload: Private[str | None] = None
-    # Which attempt of its lead it is; one that is not counted is numbered like the next.
+    # Its number among the lead's attempts; an attempt that does not count has the same number as the next.
     attempt_no: int = 1
-    # The agent that is kept for it; None where it needs none, or may do without.
+    # The slot that is reserved for it; None if it needs none, or may do without.
     slot: Slot | None = None
-    # A rule pack lets nobody's phone ring for less.
+    # The minimum ring time by the rule packs.
     ring_min_s: int = 0
-    # When everything that the call needs was there; None: when it was due.
+    # When everything that the call needs was available; None: when it was due.
     ready_at: datetime | None = None
-    # The number that it leaves from, and whether it is sent to see if a cooldown is over.
+    # Its outbound number, and whether it is a probe of a cooldown.
     number_id: UUID | None = None
     is_probe: bool = False
 
@@ -157,15 +157,15 @@ class Intent(Value, frozen=True):
 
     @property
     def closes_in_s(self) -> float:
-        """Until the end of its window, counted from its intent: both are moments of Postgres' clock."""
+        """Until the end of its window, counted from its intent: both are times of Postgres' clock."""
         if self.closes_at is None:
             return math.inf
         return self.send_in_s + (self.closes_at - self.send_at).total_seconds()
 
 
 def idempotency_key(occurrence_id: str, attempt_no: int, attempt_id: UUID) -> str:
-    """Of one attempt of an occurrence of a reminder: `{id}-{attempt}-{8 hex}`. The eight are the attempt's own, so the
-    key leads back to it. The carrier is told the same."""
+    """The key of one attempt of an occurrence of a reminder: `{id}-{attempt}-{8 hex}`. The eight digits are of the
+    attempt's id, so that the key identifies it. The carrier gets the same key."""
     return f"{occurrence_id}-{attempt_no}-{attempt_id.hex[-8:]}"
 
 
@@ -188,7 +188,7 @@ class PersonCalls(Value, frozen=True):
 
 
 class CallFacts(Value, frozen=True):
-    """What is known of one attempt. Facts are only ever added."""
+    """The facts of one attempt. Facts are only ever added."""
 
     state: AttemptState
     call_id: str | None = None
@@ -197,34 +197,34 @@ class CallFacts(Value, frozen=True):
     ended_at: datetime | None = None
     end_reason: str | None = None
     duration_s: int | None = None
-    # None is "nobody said".
+    # None: not reported.
     is_machine: bool | None = None
-    # What the document that the carrier got was worth: False, no agent was given to the call; True, agents elsewhere.
+    # From the document that the carrier got: False, without an agent; True, with an external agent.
     agent_joined: bool | None = None
-    # The carrier says that the stream to the agent began; False: that it could not be opened.
+    # The carrier reported that the stream to the agent began; False: that it could not be opened.
     stream_began: bool | None = None
-    # Who took the call, concluded when it ends. None: nobody answered, or it goes on.
+    # The agent of the call, concluded when it ends. None: not answered, or live.
     agent: "Agent | None" = None
-    # What the carrier charges, by its own figure.
+    # The cost by the carrier's own figure.
     carrier_cost_micros: int | None = None
     carrier_cost_currency: str | None = None
 
 
 class Agent(StrEnum):
-    """Who took an answered call."""
+    """Which agent took an answered call."""
 
-    # One of ours: it named the call, read its context or reported on it, or the carrier says that its stream began.
+    # A pod's: it named the call, read its context or reported on it, or the carrier reported that its stream began.
     JOINED = "joined"
-    # One that is not ours to see: the carrier's own, or one that the operator runs elsewhere.
+    # One that the platform does not see: the carrier's own, or an external one of the operator.
     EXTERNAL = "external"
-    # Nobody.
+    # None took it.
     NONE = "none"
-    # Nobody can say: neither is shown.
+    # There is no evidence either way.
     UNKNOWN = "unknown"
 
 
 class Counted(Value, frozen=True):
-    """Calls of some time: those that ended, were answered, were answered by a person, and of these the abandoned."""
+    """Calls of a period: those that ended, were answered, were answered by a person, and of these the abandoned."""
 
     ended: int = 0
     answered: int = 0
@@ -241,15 +241,15 @@ class Counted(Value, frozen=True):
 
     @property
     def abandoned_share(self) -> float | None:
-        """None while nobody has answered."""
+        """None while no person has answered."""
         return max(0, self.abandoned) / self.by_person if self.by_person > 0 else None
 
 
 class Outcome(StrEnum):
-    """How a lead can end: not dialled, on the line, in the session.
+    """How a lead can end: not dialled, during the call, in the session.
 
-    NO_AGENT: answered, and there was no agent for the call. BUSY: the callee's line was engaged. How these were called
-    before is in `leads.legacy_outcomes`.
+    NO_AGENT: answered, but the call got no agent. BUSY: the callee was busy. Their former names are in
+    `leads.legacy_outcomes`.
     """
 
     PRECHECK_FAILED = "PRECHECK_FAILED"
@@ -272,17 +272,17 @@ class Outcome(StrEnum):
 
 
 class Budget(Value, frozen=True):
-    """How often a lead was tried, this attempt included, and how often it may be."""
+    """How often a lead was tried, this attempt included, and its maximum."""
 
     attempt_count: int
     max_attempts: int
     carrier_error_count: int
-    # How often it was answered and no agent was there: that costs no attempt.
+    # How often it was answered without an agent: that does not count as an attempt.
     no_agent_count: int = 0
 
 
 class Finish(Value, frozen=True):
-    """The lead ends here. `word` is the agent's own, which stands in the place of the outcome."""
+    """The lead ends here. `word` is the agent's own outcome, which replaces the platform's."""
 
     outcome: Outcome
     reason: str | None
@@ -290,8 +290,8 @@ class Finish(Value, frozen=True):
 
 
 class Retry(Value, frozen=True):
-    """The lead is due again. An attempt that the carrier never took, or that ended by our failing (`no_agent`), is not
-    counted against the lead."""
+    """The lead is due again. An attempt that the carrier never accepted, or that got no agent (`no_agent`), does not
+    count against the lead."""
 
     delay_s: float
     carrier_error: bool = False

@@ -1,8 +1,8 @@
-"""Dates that somebody else wrote, read at the door.
+"""Parses dates of other systems.
 
-Carriers, language models and frameworks write dates that no call can have: year 1 is the "no date" of some languages,
-year 9999 their "never". Near the ends of the calendar such a date cannot even be moved to UTC, and neither Postgres'
-driver nor our own arithmetic takes it. What lies outside of these two centuries is no date.
+Carriers, language models and frameworks send dates that no call can have: year 1 is the "no date" of some languages,
+year 9999 their "never". Near the ends of the calendar such a date cannot even be converted to UTC, and neither
+Postgres' driver nor date arithmetic accepts it. A date before 1970 or after 2199 counts as none.
 """
 
 from datetime import UTC, datetime, tzinfo
@@ -12,8 +12,8 @@ LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 
 
 def read_moment(text: object, zone: tzinfo | None = None) -> datetime | None:
-    """A date and time in ISO form, in UTC. One without its zone is of `zone`; without that it could be any of two dozen
-    moments, and is none."""
+    """A date and time in ISO form, in UTC. Without an offset it is in `zone`; without that it is ambiguous, and
+    None."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -30,7 +30,7 @@ def is_usable(moment: datetime) -> bool:
 
 
 def has_utc(moment: datetime) -> bool:
-    """Whether it can be moved to UTC at all. For those who may mean "never" by the end of the calendar."""
+    """Whether it can be converted to UTC at all. For callers that accept the end of the calendar as "never"."""
     try:
         moment.astimezone(UTC)
     except OverflowError:

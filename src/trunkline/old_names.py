@@ -50,7 +50,7 @@ LOG_EVENTS: Mapping[str, str] = {
 
 
 def kept_names(cls: type[C]) -> type[C]:
-    """A class decorator: the methods that the table names are there under their old names too."""
+    """A class decorator: adds the methods of the table under their old names too."""
     for old, new in METHODS[cls.__name__].items():
         setattr(cls, old, _renamed(cls.__name__, old, new))
     return cls

@@ -1,7 +1,7 @@
-"""Every state of the system and every move between them. Nothing moves that is not in these tables.
+"""Every state of the system and every transition between them. No other transition is allowed.
 
-Facts never go backwards. SQL that changes a state is guarded by `state = ANY(sources(to))`, so a late or doubled
-webhook finds no row and changes nothing.
+States never go back. SQL that changes a state is guarded by `state = ANY(sources(to))`, so a late or duplicate webhook
+matches no row and changes nothing.
 """
 
 from collections.abc import Mapping
@@ -42,8 +42,8 @@ class JobStatus(StrEnum):
 
 A = AttemptState
 
-# A webhook may overtake the reply to our own request, so every live state can be skipped, never revisited.
-# `absent` and `unknown` can still surface as a call: a late fact is adopted if the lead has no newer attempt.
+# A webhook may overtake the reply to the dial request, so every live state can be skipped, never revisited.
+# A call of an `absent` or `unknown` attempt can still appear: it is reattached if the lead has no newer attempt.
 ATTEMPT_MOVES: Mapping[AttemptState, frozenset[AttemptState]] = {
     A.DIALING: frozenset({A.IN_DOUBT, A.ACCEPTED, A.RINGING, A.ANSWERED, A.ENDED, A.REJECTED}),
     A.IN_DOUBT: frozenset({A.ACCEPTED, A.RINGING, A.ANSWERED, A.ENDED, A.ABSENT, A.UNKNOWN}),
@@ -51,22 +51,22 @@ ATTEMPT_MOVES: Mapping[AttemptState, frozenset[AttemptState]] = {
     A.RINGING: frozenset({A.ANSWERED, A.ENDED}),
     A.ANSWERED: frozenset({A.ENDED}),
     A.ABSENT: frozenset({A.ACCEPTED, A.RINGING, A.ANSWERED, A.ENDED}),
-    # `absent`: its carrier was asked again, and has no such call.
+    # `absent`: a later query of the carrier found no such call.
     A.UNKNOWN: frozenset({A.ABSENT, A.ACCEPTED, A.RINGING, A.ANSWERED, A.ENDED}),
     A.ENDED: frozenset(),
     A.REJECTED: frozenset(),
 }
 
-# No call was found. Only the fold moves on from here: the carrier's own reply to our request comes too late for that.
+# Written off: no call was found. Only the fold moves on from here; a late reply to the dial request does not.
 GIVEN_UP: frozenset[AttemptState] = frozenset({A.ABSENT, A.UNKNOWN})
 
 # The partial unique indexes of `attempts` name the same states; a test compares the two.
 LIVE: frozenset[AttemptState] = frozenset({A.DIALING, A.IN_DOUBT, A.ACCEPTED, A.RINGING, A.ANSWERED})
 
-# A lead returns to BACKLOG only by its retry transaction or by a person's order to call it again, which is numbered:
-# its rank is (order, attempt number, status). From its end it returns by such an order, when the agent's report on its
-# last call came after the carrier's (a callback is wanted, a machine had answered), or when it ended as UNKNOWN and the
-# call of its last attempt is found to have been made: it is being called then.
+# A lead returns to BACKLOG only by its retry transaction or by a reopening, which is numbered: its rank is (reopening,
+# attempt number, status). It leaves FINISHED by a reopening, by an agent's report on its last call that came after the
+# carrier's (a callback is wanted, a machine had answered), or, if it ended as UNKNOWN, when the call of its last
+# attempt is found: then it is PROCESSING.
 LEAD_MOVES: Mapping[LeadStatus, frozenset[LeadStatus]] = {
     LeadStatus.BACKLOG: frozenset({LeadStatus.PROCESSING, LeadStatus.FINISHED}),
     LeadStatus.PROCESSING: frozenset({LeadStatus.BACKLOG, LeadStatus.FINISHED}),

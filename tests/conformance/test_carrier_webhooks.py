@@ -161,7 +161,7 @@ async def test_an_inbound_webhook_has_both_numbers_and_its_call_gets_an_agent(li
     assert (event.to, event.from_) == (FROM, caller)
     assert bool(line.receiver.stream_messages) == line.carrier.streams
     (dial,) = line.simulator.ledger.dials
-    assert (dial.line, dial.direction) == (FROM, "inbound")
+    assert (dial.own_number, dial.direction) == (FROM, "inbound")
     end = line.events()[-1]
     assert (end.kind, end.direction, end.call_id, end.attempt_id) == ("ended", "inbound", event.call_id, None)
 

@@ -30,7 +30,7 @@ async def test_alarms_are_listed_by_state(world: ApiWorld) -> None:
     await clear_alarm(world.database, "no_leader")
     [opened] = await listed(world)
     assert (opened["name"], opened["subject"], opened["detail"]) == ("late_fact", "adopted", {"attempt": "1"})
-    assert opened["meaning"].startswith("A call surfaced")
+    assert opened["meaning"].startswith("A call reappeared")
     assert opened["action"]
     assert [alarm["name"] for alarm in await listed(world, state="all")] == ["no_leader", "late_fact"]
     assert [alarm["name"] for alarm in await listed(world, state="cleared")] == ["no_leader"]

@@ -24,7 +24,7 @@ from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocation_log import AllocationNotes
 from trunkline.router.allocator import Allocated, Allocator, GivenUp, MustHangUp, NoneFree, PodWait
 from trunkline.router.config import RouterConfig
-from trunkline.router.connector import CallToConnect, Connector, Elsewhere, OverdialledCall
+from trunkline.router.connector import CallToConnect, Connector, ExternalAgents, OverdialledCall
 from trunkline.router.resumption import Resumer
 from trunkline.router.streams import StreamKeys
 from trunkline.store import database as store_database
@@ -175,14 +175,14 @@ async def test_a_call_waits_for_an_agent_where_hold_is_allowed(database_url: str
 async def test_a_call_of_external_agents_makes_no_allocation(database_url: str) -> None:
     async with open_gate(database_url, elsewhere=True, hold_max_s=30) as gate:
         attempt = await gate.dialing.attempt("+12125550001", state="ringing")
-        assert await gate.ask(attempt) == Elsewhere()
+        assert await gate.ask(attempt) == ExternalAgents()
         assert await gate.dialing.value("SELECT count(*) FROM allocations") == 0
 
 
 async def test_a_merchant_with_external_agents_gets_no_pod_of_ours(gate: Gate) -> None:
     attempt = await gate.dialing.attempt("+12125550001", state="ringing")
     await gate.dialing.run("UPDATE merchants SET agents = 'elsewhere'")
-    assert await gate.ask(attempt) == Elsewhere()
+    assert await gate.ask(attempt) == ExternalAgents()
 
 
 # --- a call that was written off

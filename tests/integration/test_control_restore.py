@@ -300,7 +300,7 @@ async def test_a_beat_between_reading_valkey_and_postgres_is_no_restore(database
     async with process(database_url, bus) as leader, process(database_url, bus) as starting:
         await leader.look()
         await leader.beat()
-        asked = starting.guardian._ask_witness
+        asked = starting.guardian._read_witness
 
         async def ask_and_let_it_beat() -> object:
             await leader.beat(3)
@@ -308,7 +308,7 @@ async def test_a_beat_between_reading_valkey_and_postgres_is_no_restore(database
             await leader.beat(3)
             return said
 
-        starting.guardian._ask_witness = ask_and_let_it_beat  # type: ignore[method-assign,assignment]
+        starting.guardian._read_witness = ask_and_let_it_beat  # type: ignore[method-assign,assignment]
         await starting.look()
         assert not starting.is_killed
 

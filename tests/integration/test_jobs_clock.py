@@ -143,5 +143,5 @@ async def test_a_job_claimed_ahead_of_a_clock_that_was_set_begins_at_its_moment(
         await jump(world.url, AN_HOUR_S)
         due = await world.sql("SELECT clock_timestamp() + interval '2 s'")
         job = await world.enqueue("soon", run_at=due)
-        service.poller.look_now()
+        service.poller.poll_now()
         await world.ended(job.id)

@@ -78,8 +78,8 @@ async def test_a_job_type_past_its_share_of_connections_gets_pool_empty(url: str
     config = JobConfig(executor=ExecutorLimits(running_max=4))
     async with Jobs(url, [JobType("hold", Order, Policy(), hold)], config=config) as jobs, jobs.worker():
         assert jobs._open is not None
-        assert jobs._open.of_handlers is not None
-        jobs._open.of_handlers._wait_max_s = 0.05
+        assert jobs._open.handler_connections is not None
+        jobs._open.handler_connections._wait_max_s = 0.05
         for number in range(3):
             await jobs.submit("hold", Order(number))
         assert "Jobs of type hold hold 2 transactions open" in await asyncio.wait_for(told.get(), 20)

@@ -419,7 +419,7 @@ async def test_a_running_job_can_be_cancelled(world: JobWorld) -> None:
         await world.workshop.started["a"].wait()
         async with world.database.transaction() as tx:
             assert await job_admin.cancel(tx, PLATFORM, enqueued.id, "no") == "asked"
-        world.notifier.say(CANCELLED)
+        world.notifier.broadcast(CANCELLED)
         [job] = await world.ended(enqueued.id)
     assert (job.status, job.outcome) == ("DONE", "cancelled")
 

@@ -413,7 +413,7 @@ async def test_an_ended_call_in_a_heartbeat_is_joined_before_the_heartbeat_count
             " RETURN NULL; END $$;"
             "CREATE TRIGGER seen AFTER UPDATE OF heard_at ON pods FOR EACH ROW EXECUTE FUNCTION seen()"
         )
-    world.registry.heard(replace(first, sequence=2, ended=("CA1",)), number)
+    world.registry.enqueue(replace(first, sequence=2, ended=("CA1",)), number)
     assert await world.registry.write() == 1
     async with database.connection() as conn:
         assert await conn.fetchval("SELECT joined_at FROM allocations") is not None
@@ -438,7 +438,7 @@ async def test_a_router_stopped_while_it_writes_heartbeats_blocks_no_other_route
     stopped = asyncio.create_task(managed.world.registry.write())
     await advanced.wait()
     other = PodRegistry(managed.database, managed.world.bus, managed.world.keys, managed.config)
-    other.heard(replace(first, sequence=2), number)
+    other.enqueue(replace(first, sequence=2), number)
     async with asyncio.timeout(10):
         assert await other.write() == 1
     goes_on.set()
@@ -464,11 +464,11 @@ async def test_an_ended_call_in_a_heartbeat_is_written_again_after_an_outage_of_
     monkeypatch.setattr(store, "join_calls", joined)
     registry = managed.world.registry
     for sequence in (2, 3):
-        registry.heard(replace(first, sequence=sequence, ended=("CA1",)), number)
+        registry.enqueue(replace(first, sequence=sequence, ended=("CA1",)), number)
         assert await registry.write() == 1
     assert written == [[("agent-0", "CA1")]]
     monkeypatch.setattr(store, "write_beats", broken)
-    registry.heard(replace(first, sequence=4, ended=("CA1",)), number)
+    registry.enqueue(replace(first, sequence=4, ended=("CA1",)), number)
     with pytest.raises(ConnectionError):
         await registry.write()
     monkeypatch.setattr(store, "write_beats", write_beats)

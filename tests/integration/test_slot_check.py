@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.dispatch.dialing import Dialing, open_dialing
-from trunkline.router.addresses import LOOKS_PER_FULL_READ, PodAddresses
+from trunkline.router.addresses import READS_PER_FULL_READ, PodAddresses
 from trunkline.router.slot_check import SlotCheck
 from trunkline.store import allocations, pods
 from trunkline.store.allocations import Address
@@ -64,7 +64,7 @@ async def test_pod_addresses_are_read_incrementally(dialing: Dialing) -> None:
     assert new is not None
     assert (old.base_url, new.base_url) == ("ws://va-0.example.com", "ws://elsewhere")
     assert addresses.find(newest + 1) is None
-    assert (addresses.of_pod("va-0"), addresses.of_pod("va-9")) == (new, None)
+    assert (addresses.find_pod("va-0"), addresses.find_pod("va-9")) == (new, None)
 
 
 async def test_a_pod_address_committed_after_a_later_one_is_read(dialing: Dialing) -> None:
@@ -83,7 +83,7 @@ async def test_a_pod_address_committed_after_a_later_one_is_read(dialing: Dialin
 
     assert await addresses.run_once() == 1
     number: int = await dialing.value("SELECT incarnation FROM pods WHERE name = 'va-0'")
-    assert addresses.find(number) == addresses.of_pod("va-0") == Address(number, "va-0", "ws://new")
+    assert addresses.find(number) == addresses.find_pod("va-0") == Address(number, "va-0", "ws://new")
 
 
 async def test_a_pod_address_reported_by_a_later_heartbeat_is_read(dialing: Dialing) -> None:
@@ -115,8 +115,8 @@ async def test_all_pod_addresses_are_read_again_once_a_minute(dialing: Dialing) 
     await dialing.run("ALTER TABLE pods DISABLE TRIGGER pods_note_address")
     await dialing.run("UPDATE pods SET base_url = 'ws://elsewhere'")
 
-    found = [await addresses.run_once() for _ in range(LOOKS_PER_FULL_READ)]
-    assert found == [0] * (LOOKS_PER_FULL_READ - 1) + [1]
+    found = [await addresses.run_once() for _ in range(READS_PER_FULL_READ)]
+    assert found == [0] * (READS_PER_FULL_READ - 1) + [1]
     assert await addresses.run_once() == 0
 
 

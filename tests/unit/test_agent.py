@@ -265,7 +265,7 @@ async def test_a_socket_without_a_start_frame_is_closed(
 async def test_sockets_without_a_start_frame_are_bounded(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "STRANGERS_MAX", 1)
+    monkeypatch.setattr(agent_module, "UNIDENTIFIED_MAX", 1)
     carrier = await serve()
     url = f"ws://127.0.0.1:{carrier.agent.port}/ws/pod/agent-0/call-1"
     first = await carrier.session.ws_connect(url)
@@ -367,7 +367,7 @@ async def test_a_failing_router_is_retried_and_logged_once(
     router.broken = False
     await asyncio.wait_for(agent.registered.wait(), 10)
 
-    assert caplog.text.count("does not hear us") == 1
+    assert caplog.text.count("does not accept heartbeats") == 1
     await agent.stop()
 
 

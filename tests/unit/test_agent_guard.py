@@ -53,7 +53,7 @@ def test_a_pod_at_max_concurrent_refuses_the_next_stream(one: Guard) -> None:
 
     assert one.admit("call-2", token_of("call-2")) == StreamRefused("the pod has its maximum of calls", BUSY)
 
-    one.let_go("call-1")
+    one.release("call-1")
     assert one.admit("call-2", token_of("call-2")) == StreamAdmitted("allocation-of-call-2")
 
 
@@ -66,7 +66,7 @@ def test_a_shared_pod_admits_streams_up_to_max_concurrent() -> None:
 
 def test_an_allocation_is_used_once(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
-    one.let_go("call-1")
+    one.release("call-1")
 
     again = one.admit("call-1", token_of("call-1"))
 
@@ -76,10 +76,10 @@ def test_an_allocation_is_used_once(one: Guard) -> None:
 
 def test_a_later_turn_of_an_allocation_is_taken_once(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
-    one.let_go("call-1")
+    one.release("call-1")
 
     assert one.admit("call-1", token_of("call-1", turn=1)) == StreamAdmitted("allocation-of-call-1", turn=1)
-    one.let_go("call-1", turn=1)
+    one.release("call-1", turn=1)
     for turn in (0, 1):
         verdict = one.admit("call-1", token_of("call-1", turn=turn))
         assert verdict == StreamRefused("this allocation has been used", FORBIDDEN)
@@ -91,17 +91,17 @@ def test_a_later_turn_replaces_the_stream_that_is_still_open(one: Guard) -> None
 
     assert one.admit("call-1", token_of("call-1", turn=1)) == StreamAdmitted("allocation-of-call-1", turn=1)
 
-    one.let_go("call-1", turn=0)
+    one.release("call-1", turn=0)
     assert one.live == ["call-1"], "the earlier turn lets go of nothing"
     assert isinstance(one.admit("call-2", token_of("call-2")), StreamRefused)
-    one.let_go("call-1", turn=1)
+    one.release("call-1", turn=1)
     assert one.live == []
 
 
 def test_a_call_that_the_agent_has_finished_is_not_resumed(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
     one.finish("allocation-of-call-1")
-    one.let_go("call-1")
+    one.release("call-1")
 
     assert one.admit("call-1", token_of("call-1", turn=1)) == Finished(turn=1)
     assert one.live == []
@@ -110,11 +110,11 @@ def test_a_call_that_the_agent_has_finished_is_not_resumed(one: Guard) -> None:
 def test_an_ended_call_is_listed_for_a_while(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
     assert one.ended(60) == []
-    one.let_go("call-1")
+    one.release("call-1")
     assert one.ended(60) == ["call-1"]
     one.admit("call-1", token_of("call-1", turn=1))
     assert one.ended(60) == [], "it came back"
-    one.let_go("call-1", 1)
+    one.release("call-1", 1)
     assert one.ended(0) == []
 
 
@@ -152,7 +152,7 @@ def test_one_call_has_one_stream_even_at_a_shared_pod() -> None:
 def test_tokens_of_both_secrets_are_admitted_while_the_key_is_rotated(one: Guard) -> None:
     one.trust([b"new", SECRET])
     assert isinstance(one.admit("call-1", token_of("call-1", secret=SECRET)), StreamAdmitted)
-    one.let_go("call-1")
+    one.release("call-1")
     assert isinstance(one.admit("call-2", token_of("call-2", secret=b"new")), StreamAdmitted)
 
 
@@ -167,7 +167,7 @@ def test_a_leaving_pod_admits_only_the_call_allocated_before(one: Guard) -> None
 
 def test_a_leaving_pod_does_not_wait_for_a_call_that_has_ended(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
-    one.let_go("call-1")
+    one.release("call-1")
     one.leave(["call-1"])
     assert one.expected == frozenset()
 
@@ -175,7 +175,7 @@ def test_a_leaving_pod_does_not_wait_for_a_call_that_has_ended(one: Guard) -> No
 def test_used_allocations_are_remembered_up_to_a_bound(one: Guard) -> None:
     for number in range(guard.USED_MAX + 1):
         one.admit(f"call-{number}", token_of(f"call-{number}"))
-        one.let_go(f"call-{number}")
+        one.release(f"call-{number}")
     assert isinstance(one.admit("call-0", token_of("call-0")), StreamAdmitted)
     assert isinstance(one.admit("call-2", token_of("call-2")), StreamRefused)
 

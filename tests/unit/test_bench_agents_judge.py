@@ -13,7 +13,7 @@ from bench.agents.judge import Evidence, Verdict, judge
 from bench.agents.proof import judged_again
 from bench.agents.records import Attempt, Lead, PodRecord, Served, Span
 from bench.agents.scenario import AWAY_MIN
-from trunkline.telephony.simulator.answered_calls import AnsweredCall, DocumentAsked, StreamAsked
+from trunkline.telephony.simulator.answered_calls import AnsweredCall, DocumentRecord, StreamRecord
 from trunkline.telephony.simulator.ledger import Dial
 
 TWILIO, EXOTEL = "+14155550101", "+14155550103"
@@ -28,9 +28,9 @@ def a_dial(call: str = "c1", *, from_: str = TWILIO, to: str = PERSON, at_s: flo
 def an_answer(dial: Dial, *, pod: str = "pod-1", ended: str = "by_person", status: int = 200) -> AnsweredCall:
     assert dial.answered_at is not None
     assert dial.ended_at is not None
-    stream = StreamAsked(f"ws://x/ws/pod/{pod}/{dial.call_id}", dial.answered_at, dial.answered_at)
+    stream = StreamRecord(f"ws://x/ws/pod/{pod}/{dial.call_id}", dial.answered_at, dial.answered_at)
     stream.ended = ended  # type: ignore[assignment]
-    document = DocumentAsked(
+    document = DocumentRecord(
         "answer", dial.answered_at, [status], 0.05, said="stream", bad=int(status >= 400)
     )
     return AnsweredCall(
@@ -142,7 +142,7 @@ def test_a_call_whose_pod_died_without_a_successor_is_dropped() -> None:
 def test_a_call_whose_pod_died_with_a_successor_is_not_dropped() -> None:
     dial = a_dial()
     answer = an_answer(dial, ended="lost")
-    answer.streams.append(StreamAsked("ws://x/ws/pod/pod-2/c1", 106.2, 106.2, ended="by_person"))
+    answer.streams.append(StreamRecord("ws://x/ws/pod/pod-2/c1", 106.2, 106.2, ended="by_person"))
     pods = [
         a_pod(calls=[served(span=Span(102.0, 106.0), killed=True)], died_s=106.0),
         a_pod("pod-2", [served(pod="pod-2", span=Span(106.3, 112.0))]),

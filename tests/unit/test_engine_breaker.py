@@ -3,7 +3,7 @@
 import pytest
 
 from trunkline.router import engine_breaker
-from trunkline.router.engine_breaker import REST_S, EngineBreaker
+from trunkline.router.engine_breaker import OPEN_S, EngineBreaker
 
 
 class Clock:
@@ -32,7 +32,7 @@ def test_three_silent_answers_open_the_engine_breaker_for_a_second(clock: Clock)
         breaker.silent()
         seen.append(opened(breaker))
     assert seen == [False, False, True]
-    clock.now_s += REST_S
+    clock.now_s += OPEN_S
     assert not opened(breaker), "then it is asked again"
     breaker.silent()
     assert opened(breaker), "and one more silence is enough"

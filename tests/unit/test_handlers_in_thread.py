@@ -135,7 +135,7 @@ def test_a_failing_release_does_not_keep_the_others_from_being_released() -> Non
 
     scope = HandlerScope("job", "bad")
     with scope.holding(broken), scope.holding(lambda: given_back.append("sound")):
-        scope.give_up()
+        scope.abandon()
     assert sorted(given_back) == ["broken", "sound"]
-    scope.give_up()
+    scope.abandon()
     assert len(given_back) == 2

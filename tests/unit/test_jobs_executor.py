@@ -44,7 +44,7 @@ class Deck:
             ExecutorLimits(running_max=running_max, queue_max=queue_max, held_max=100),
             now_s=self.clock.boottime_s,
             on_verdict=self.ended,
-            on_finished=lambda held, _let_in: self.claimed_jobs.drop(held),
+            on_finished=lambda held, _unparked: self.claimed_jobs.drop(held),
             on_room=lambda: None,
         )
 

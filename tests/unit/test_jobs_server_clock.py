@@ -21,7 +21,7 @@ def test_the_server_clock_uses_the_quickest_answer() -> None:
     clock = ServerClock()
     for took_s in (0.5, 0.01, 0.2):
         answered(clock, 0, took_s)
-    assert abs(clock.ours_s(NOON) - OURS_S - 0.01) < 1e-6
+    assert abs(clock.local_s(NOON) - OURS_S - 0.01) < 1e-6
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.floats(0, 5)), min_size=1))
@@ -29,7 +29,7 @@ def test_the_server_clock_is_never_early(answers: list[tuple[float, float]]) -> 
     clock = ServerClock()
     for at_s, took_s in sorted(answers):
         answered(clock, at_s, took_s)
-        assert clock.ours_s(NOON) >= OURS_S - 1e-6
+        assert clock.local_s(NOON) >= OURS_S - 1e-6
 
 
 def test_the_server_clock_follows_a_clock_that_was_set_back() -> None:
@@ -37,7 +37,7 @@ def test_the_server_clock_follows_a_clock_that_was_set_back() -> None:
     answered(clock, 0, 0.01)
     for n in range(1, 4):
         answered(clock, n * WINDOW_S, 0.01, shift_s=-10)
-    assert abs(clock.ours_s(NOON) - OURS_S - 10.01) < 1e-6
+    assert abs(clock.local_s(NOON) - OURS_S - 10.01) < 1e-6
 
 
 def test_the_server_clock_is_unknown_until_the_first_answer() -> None:

@@ -27,6 +27,8 @@ RETIRED = (
     "told_apart", "nobody_told", "keep_carried", "told_by_carrier", "CooldownBook", "AskedLead", "AskList", "AskCall",
     "Witnesses", "FAR_LINES", "put_off", "take_up", "AdoptedCall", "SomeChannels", "line_of_call", "has_surfaced",
     "may_be_adopted", "Untold", "ask_again_after_s", "any_memory", "of_lead", "is_unkept",
+    "face_of", "desk", "heard_first", "heard_again", "of_task", "of_handlers", "asked_to_stop", "on_doubt", "look_now",
+    "StreamAsked", "DocumentAsked", "Elsewhere", "admit_stray", "pending_nudges",
 )  # fmt: skip
 RETIRED_FILES = {
     "crew", "held", "keeper", "surveyor", "poker", "pokes", "nudger", "nudges", "doorbell", "desk", "asking", "visits",

@@ -1,4 +1,4 @@
-"""A pod that takes calls: it serves streams, keeps the router informed, and leaves without dropping anybody."""
+"""A pod that takes calls: it serves streams, sends heartbeats to the router, and shuts down without dropping calls."""
 
 import asyncio
 import logging
@@ -26,42 +26,42 @@ HandOver = Callable[[Call], Awaitable[None]]
 
 STREAM_PATH = "/ws/pod/{pod}/{call_sid}"
 FALLBACK_PATH = "/agent/voice/{provider}/callback/{call_sid}"
-# A carrier says whose call it is in its first frames; a socket that does not is somebody else.
+# A carrier's first frames name the call; a socket without such a frame is not a carrier's.
 START_TIMEOUT_S = 10.0
-# Sockets that have not said yet whose call they are. They cost memory and are not authenticated.
-STRANGERS_MAX = 32
-# How long a call that lost its agent here is named: by then the carrier has asked for another one, or nobody is there.
+# Sockets before their start frame. They cost memory and are not authenticated.
+UNIDENTIFIED_MAX = 32
+# How long heartbeats name a call whose stream was lost here: by then the carrier has requested another agent, or the
+# person has hung up.
 RESUME_WAIT_S = 10.0
 RESUME_POLL_S = 1.0
-# So long before the limit of a drain the calls that are still there are given to other pods.
+# How long before the limit of a drain the pod hands its live calls over to other pods.
 HAND_OVER_MARGIN_S = 20.0
-# What storing the state of one of them may take.
+# How long storing the state of one of them may take.
 HAND_OVER_HOOK_S = 5.0
-# So long a heartbeat says which calls the pod had: it may be the only word of a short one whose release was lost.
+# For how many intervals heartbeats name ended calls: for a short call whose release was lost it is the only report.
 ENDED_INTERVALS = 4
-# The release of a call is tried again for as long as one request may take: the stream is not closed before.
+# The pause between tries of a release, which go on for as long as one request may take, before the stream is closed.
 RELEASE_PAUSE_S = 0.2
-# A call that was given this pod just before it began to leave connects within this.
+# A call that got this pod just before it began to leave connects within this.
 CONNECT_TIMEOUT_S = 10.0
-# The longest call, until the router says it: the platform's own default.
+# The longest call, until the router reports it: the platform's own default.
 CALL_TIME_LIMIT_S = 3600.0
-# What a leaving pod waits longer than the longest call, and never less than the least.
+# How much longer than the longest call a leaving pod waits, and the minimum.
 SHUTDOWN_MARGIN_S = 60.0
 SHUTDOWN_LEAST_S = 300.0
 PING_INTERVAL_S = 30.0
-# Who blocks the event loop for so long is named. The router misses three heartbeats before it gives a pod up.
+# A handler that blocks the event loop for this long is logged. The router removes a pod after three missed heartbeats.
 BLOCKED_S = 5.0
-# A carrier that does not answer a close is not waited for: the pod is wanted by others.
+# How long the pod waits for a carrier to answer a close: its slot is needed for other calls.
 CLOSE_TIMEOUT_S = 3.0
-# The stream of a released call is closed by then, and its handler cancelled.
-LET_GO_TIMEOUT_S = CLOSE_TIMEOUT_S + CANCEL_TIMEOUT_S
+# By then the stream of a released call is closed, and its handler cancelled.
+CLOSING_TIMEOUT_S = CLOSE_TIMEOUT_S + CANCEL_TIMEOUT_S
 FRAME_MAX_BYTES = 256 * 1024
 
 
 class Agent:
-    """How many calls it takes at once is the router's word, by the pod's tier: 1 for an exclusive one. `max_concurrent`
-    is the most that this pod can bear, whatever the router says. `on_hand_over` stores the state of a call that is
-    about to be given to another pod."""
+    """The router sets how many calls it takes at once, by the pod's tier: 1 for an exclusive one. `max_concurrent` is
+    the pod's own upper limit. `on_hand_over` stores the state of a call before it is handed over to another pod."""
 
     def __init__(
         self,
@@ -85,20 +85,20 @@ class Agent:
         self._max_concurrent = max_concurrent
         self._guard = Guard(1 if max_concurrent is None else max_concurrent)
         self._running: dict[tuple[str, int], Session] = {}
-        # The calls that have this pod, by the router's last answer; None before the first.
+        # The calls that have this pod, by the router's last reply; None before the first.
         self._given: frozenset[str] | None = None
-        self._strangers = 0
+        self._unidentified = 0
         self._changed = asyncio.Event()
         self._draining = False
         self._call_time_limit_s = CALL_TIME_LIMIT_S
         settings = self.settings
         self._router = RouterApi(settings.router_url, settings.api_key, settings.router_timeout_s)
         self._heartbeats = Heartbeats(
-            self._router, settings.pod_name, settings.heartbeat_interval_s, self._describe, self._hear
+            self._router, settings.pod_name, settings.heartbeat_interval_s, self._describe, self._on_reply
         )
         self._beating: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
-        # Handlers that were told to end and did not, and their calls.
+        # Cancelled handlers that have not ended, and their calls.
         self._hanging: dict[asyncio.Task[None], str] = {}
         self._watch = LoopWatch(BLOCKED_S, self._blocked)
 
@@ -116,8 +116,7 @@ class Agent:
 
     @property
     def shutdown_timeout_s(self) -> float:
-        """How long live calls may go on once the pod leaves. Unless it is set, no call that the platform allows is
-        cut."""
+        """How long live calls may go on once the pod leaves. By default longer than the platform's longest call."""
         configured_s = self.settings.shutdown_timeout_s
         if configured_s is not None:
             return configured_s
@@ -125,21 +124,21 @@ class Agent:
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once."""
-        asked = asyncio.Event()
+        stop_requested = asyncio.Event()
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
         for number in signals:
-            loop.add_signal_handler(number, asked.set)
+            loop.add_signal_handler(number, stop_requested.set)
         try:
             await self.start()
-            await asked.wait()
+            await stop_requested.wait()
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
             await self.stop()
 
     async def start(self) -> None:
-        """Serve streams on this pod's own address, then join the router."""
+        """Serve streams on this pod's own address, then register with the router."""
         app = web.Application()
         app.router.add_get(STREAM_PATH, self.stream)
         if self.settings.accepts_fallback:
@@ -153,18 +152,18 @@ class Agent:
         self.join()
 
     def join(self) -> None:
-        """Begin the heartbeats. Where somebody else serves `stream`, this is all that starting takes."""
+        """Begin the heartbeats. If another server serves `stream`, this is all that starting takes."""
         self._beating = asyncio.create_task(self._heartbeats.run())
         self._watch.start()
 
     async def stop(self) -> None:
-        """Drain, then let go of everything. Handlers that do not end are named, and not waited for."""
+        """Drain, then close everything. Handlers that do not end are logged and abandoned."""
         await self.drain()
         self._watch.stop()
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait([self._beating])
-        # The last word: free of calls and leaving, so the router does not wait for the heartbeat to run out.
+        # The last heartbeat, without calls and leaving, so that the router does not wait for its timeout.
         await self._heartbeats.beat()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -174,11 +173,11 @@ class Agent:
             leave_behind(handling)
 
     async def drain(self) -> None:
-        """Take no new calls, and wait for the live ones; shortly before the limit give those that are left to other
-        pods, and at the limit end what could not be given."""
+        """Take no new calls, and wait for the live ones; shortly before the limit hand the remaining ones over to other
+        pods, and at the limit end those that could not be handed over."""
         self._draining = True
-        heard = await self._heartbeats.beat()
-        self._guard.leave(heard.calls if heard else ())
+        reply = await self._heartbeats.beat()
+        self._guard.leave(reply.calls if reply else ())
         await self._until(lambda: not self._guard.expected, CONNECT_TIMEOUT_S)
         limit_s = self.shutdown_timeout_s
         margin_s = min(HAND_OVER_MARGIN_S, limit_s / 3)
@@ -193,7 +192,7 @@ class Agent:
         await self._until(lambda: not self._running, CONNECT_TIMEOUT_S)
 
     async def _hand_over(self, hook_s: float) -> None:
-        """What the next agent has to know is stored, the router is told, and only then are the streams closed."""
+        """Store the state for the next agent, report the handover to the router, and only then close the streams."""
         sessions = [each for each in self._running.values() if each.call.is_resumable and not each.call.over]
         if not sessions:
             return
@@ -212,7 +211,7 @@ class Agent:
             async with asyncio.timeout(timeout_s):
                 await self._on_hand_over(call)
         except Exception:
-            # Without its newest state the call is still worth another agent.
+            # Another agent takes the call over also without its newest state.
             log.exception("pod %s: the state of %s was not stored", self.name, call.call_sid)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
@@ -226,7 +225,7 @@ class Agent:
         return await self._take(request, needs_token=False)
 
     async def _take(self, request: web.Request, *, needs_token: bool) -> web.StreamResponse:
-        if self._strangers >= STRANGERS_MAX:
+        if self._unidentified >= UNIDENTIFIED_MAX:
             raise web.HTTPServiceUnavailable(text="too many streams without a start")
         socket = web.WebSocketResponse(
             timeout=CLOSE_TIMEOUT_S, heartbeat=PING_INTERVAL_S, max_msg_size=FRAME_MAX_BYTES
@@ -243,15 +242,15 @@ class Agent:
     async def _admitted(
         self, socket: web.WebSocketResponse, call_sid: str, query: dict[str, str], *, needs_token: bool
     ) -> Call | None:
-        """The call, if this pod takes it; else the socket is closed with the reason."""
+        """The call, if this pod takes it; else None, and the socket is closed with the reason."""
         start = await self._first_frame(socket)
         if start is None or start.call_sid != call_sid:
             refused = StreamRefused("no start of the call that the address names", FORBIDDEN)
         else:
-            # Twilio tells parameters in the start, the others in the address.
+            # Twilio sends parameters in the start frame, the others in the URL.
             parameters = query | dict(start.parameters)
             token = parameters.pop("token", "")
-            verdict = await self._judged(call_sid, token if needs_token else None)
+            verdict = await self._admission(call_sid, token if needs_token else None)
             if isinstance(verdict, StreamAdmitted):
                 return Call(
                     socket,
@@ -263,31 +262,37 @@ class Agent:
                     release=self._release,
                 )
             if isinstance(verdict, Finished):
-                await self._tell_release(call_sid, verdict.turn)
+                await self._send_release(call_sid, verdict.turn)
                 verdict = StreamRefused("this agent is through with the call", FORBIDDEN)
             refused = verdict
         log.warning("pod %s: refused a stream: %s", self.name, refused.reason)
         await socket.close(code=refused.close_code, message=refused.reason.encode())
         return None
 
-    async def _judged(self, call_sid: str, token: str | None) -> StreamAdmitted | Finished | StreamRefused:
-        """A call is released before its stream closes, and a carrier may take its time to close. Whoever was given the
-        pod in between waits for that, and is not turned away."""
+    async def _admission(self, call_sid: str, token: str | None) -> StreamAdmitted | Finished | StreamRefused:
+        """A call is released before its stream closes, and a carrier may be slow to close it. A call that got the pod
+        in between waits for that instead of being refused."""
 
-        def verdict() -> StreamAdmitted | Finished | StreamRefused:
-            return self._guard.admit_stray(call_sid) if token is None else self._guard.admit(call_sid, token)
+        def admit() -> StreamAdmitted | Finished | StreamRefused:
+            if token is None:
+                return self._guard.admit_fallback(call_sid)
+            return self._guard.admit(call_sid, token)
 
-        found = verdict()
-        if isinstance(found, StreamRefused) and found.close_code == BUSY and self._guard.is_letting_go:
-            await self._until(lambda: not self._guard.is_letting_go, LET_GO_TIMEOUT_S)
-            found = verdict()
-        return found
+        verdict = admit()
+        if (
+            isinstance(verdict, StreamRefused)
+            and verdict.close_code == BUSY
+            and self._guard.is_closing_stream
+        ):
+            await self._until(lambda: not self._guard.is_closing_stream, CLOSING_TIMEOUT_S)
+            verdict = admit()
+        return verdict
 
     def _contract(self, call_sid: str, parameters: dict[str, str]) -> Contract:
         return Contract(self.settings.platform_url or self.settings.router_url, call_sid, parameters)
 
     async def _first_frame(self, socket: web.WebSocketResponse) -> Start | None:
-        self._strangers += 1
+        self._unidentified += 1
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 async for message in socket:
@@ -297,11 +302,11 @@ class Agent:
         except TimeoutError:
             pass
         finally:
-            self._strangers -= 1
+            self._unidentified -= 1
         return None
 
     async def _serve(self, call: Call) -> None:
-        """From the moment the call is admitted until the pod has let go of it, whatever happens in between."""
+        """From the admission of the call until its slot is free, whatever happens in between."""
         for (call_sid, _), earlier in self._running.items():
             if call_sid == call.call_sid:
                 earlier.order("superseded")
@@ -321,18 +326,18 @@ class Agent:
         try:
             ending = await session.run()
             if ending == "lost" and not await self._has_moved(call):
-                # Not a goodbye: should the carrier come back after all, the call is taken.
-                await self._tell_release(call.call_sid, call.turn)
+                # The guard does not mark it as finished: should the carrier come back after all, the call is taken.
+                await self._send_release(call.call_sid, call.turn)
         finally:
-            self._let_go(session)
+            self._free_slot(session)
             del self._running[call.call_sid, call.turn]
             self._heartbeats.soon()
             self._changed.set()
 
-    def _let_go(self, session: Session) -> None:
+    def _free_slot(self, session: Session) -> None:
         call, handling = session.call, session.hanging
         if handling is None:
-            self._guard.let_go(call.call_sid, call.turn)
+            self._guard.release(call.call_sid, call.turn)
             return
         self._guard.hang(call.call_sid, call.turn)
         self._hanging[handling] = call.call_sid
@@ -346,7 +351,7 @@ class Agent:
         handling.add_done_callback(ended)
 
     def _blocked(self, task: "asyncio.Task[Any] | None", for_s: float, place: str) -> None:
-        """Told from another thread, while the event loop stands still: no heartbeat leaves the pod either."""
+        """Called from another thread while the event loop is blocked, and sends no heartbeats either."""
         calls = [each.call.call_sid for each in list(self._running.values()) if each.is_run_by(task)]
         log.error(
             "pod %s: the event loop has been blocked for %.1f s by %s, at %s",
@@ -357,8 +362,8 @@ class Agent:
         )
 
     async def _has_moved(self, call: Call) -> bool:
-        """Wait until another stream has the call, here or elsewhere. Until then the pod goes on naming it: what a pod
-        named and names no more is over."""
+        """Wait until another stream has the call, here or at another pod. Until then heartbeats name it: the router
+        ends a call that its pod names no more."""
         self._given = None
 
         def is_elsewhere() -> bool:
@@ -369,11 +374,11 @@ class Agent:
             return await self._until(is_elsewhere, RESUME_WAIT_S)
 
     async def _release(self, call: Call) -> None:
-        """Before the stream closes. If it does not arrive, the next heartbeat says the same."""
+        """Before the stream closes. If the request is lost, the next heartbeat reports the end too."""
         self._guard.finish(call.allocation_id)
-        await self._tell_release(call.call_sid, call.turn)
+        await self._send_release(call.call_sid, call.turn)
 
-    async def _tell_release(self, call_sid: str, turn: int) -> None:
+    async def _send_release(self, call_sid: str, turn: int) -> None:
         problem = "no answer"
         try:
             async with asyncio.timeout(self.settings.router_timeout_s):
@@ -399,23 +404,23 @@ class Agent:
             "handing_over": sorted(
                 each.call.call_sid for each in self._running.values() if each.is_handing_over
             ),
-            # Calls that are over here and whose handlers do not end.
+            # Calls that ended here and whose handlers still run.
             "hanging": self._guard.hanging,
             "draining": self._draining or self._guard.is_stuck,
         }
 
-    def _hear(self, heard: HeartbeatReply) -> None:
-        self._guard.trust(heard.secrets)
-        self._given = frozenset(heard.calls)
+    def _on_reply(self, reply: HeartbeatReply) -> None:
+        self._guard.trust(reply.secrets)
+        self._given = frozenset(reply.calls)
         self._changed.set()
-        if heard.max_concurrent:
+        if reply.max_concurrent:
             most = self._max_concurrent
-            self._guard.limit(heard.max_concurrent if most is None else min(most, heard.max_concurrent))
-        self._call_time_limit_s = heard.call_time_limit_s or self._call_time_limit_s
+            self._guard.limit(reply.max_concurrent if most is None else min(most, reply.max_concurrent))
+        self._call_time_limit_s = reply.call_time_limit_s or self._call_time_limit_s
         self.registered.set()
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until calls have come or gone so that the condition holds; False if that took too long."""
+        """Wait until the condition holds, checked whenever calls come or go; False after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():

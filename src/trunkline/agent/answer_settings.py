@@ -1,4 +1,4 @@
-"""What the answer routes are told: where they are, and how a carrier proves itself."""
+"""Settings of the answer routes: their URL, and the credentials by which they verify carriers."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class AnswerSettings:
-    """`secret`: what `?secret=` has to be, if it is set. `own_url`: where carriers reach this agent; signatures cover
-    it, so it is needed wherever a proxy stands in front. Of tokens there may be two, while one is replaced."""
+    """`secret`: the required value of `?secret=`, if it is set. `own_url`: where carriers reach this agent; signatures
+    cover it, so it is needed behind a proxy. There may be two tokens, during a rotation."""
 
     secret: str = field(default="", repr=False)
     own_url: str = ""
@@ -34,6 +34,6 @@ class AnswerSettings:
         )
 
     def proves(self, provider: str) -> bool:
-        """Whether this provider's requests have to show who sent them."""
+        """Whether this provider's requests are verified."""
         known = {"twilio": self.twilio_tokens, "plivo": self.plivo_tokens, "exotel": self.exotel_password}
         return bool(self.secret or known[provider])

@@ -1,11 +1,12 @@
-"""Option B: the carrier's webhook comes to the agent, which asks the router and answers with the carrier's document.
+"""Option B: the agent receives the carrier's webhook, requests a pod from the router and responds with the carrier's
+document.
 
 app.add_routes(AnswerRoutes(router, settings).routes())
 
 `router` is a SmartRouterClient, which the application closes at its end.
 `POST /twilio/allocate` and `POST /plivo/allocate` take the carriers' forms, `GET /voicebot-url` is Exotel's, all with
-`?merchant_id=`; Exotel's `template` is handed on to the stream. With a carrier's credentials in the settings only what
-the carrier itself sent is answered, anybody else gets 403.
+`?merchant_id=`; Exotel's `template` is passed on to the stream. With a carrier's credentials in the settings, requests
+that the carrier did not send get 403.
 """
 
 import hmac
@@ -79,7 +80,7 @@ class AnswerRoutes:
         body = await request.content.read(BODY_MAX_BYTES + 1)
         if len(body) > BODY_MAX_BYTES:
             return web.Response(status=413)
-        if not self._is_the_carrier(request, provider, body) or not await self._is_believed(request, body):
+        if not self._is_signed(request, provider, body) or not await self._has_secret(request, body):
             return self._refused(request, provider)
         fields = dict(proofs.read_form(body)) | dict(request.query)
         call_sid = fields.get(_CALL_FIELDS[provider], "")
@@ -88,32 +89,32 @@ class AnswerRoutes:
             return web.json_response(error, status=400)
         return await self._client.route(call_sid, fields.get("merchant_id", ""), provider)
 
-    def _is_the_carrier(self, request: web.Request, provider: str, body: bytes) -> bool:
-        """By its signature or its password, where the settings have what that takes."""
+    def _is_signed(self, request: web.Request, provider: str, body: bytes) -> bool:
+        """Check the carrier's signature or password, if the settings have its credentials."""
         settings, headers = self._settings, request.headers
         if provider == "exotel":
             password = settings.exotel_password
             return not password or proofs.has_password(headers, EXOTEL_USER, password)
         tokens = settings.twilio_tokens if provider == "twilio" else settings.plivo_tokens
-        check = proofs.is_twilios if provider == "twilio" else proofs.is_plivos
+        check = proofs.is_signed_by_twilio if provider == "twilio" else proofs.is_signed_by_plivo
         return not tokens or check(
             self._signed_url(request, provider), proofs.read_form(body), headers, tokens
         )
 
     def _refused(self, request: web.Request, provider: str) -> web.Response:
-        """403; but whoever sends its password only when it is asked for one is asked."""
+        """403; or 401 for a client that sends its password only after a challenge."""
         log.warning("refused a request that is not %s's own", provider)
         if provider == "exotel" and self._settings.exotel_password and "Authorization" not in request.headers:
             return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="trunkline"'})
         return web.Response(status=403)
 
     def _signed_url(self, request: web.Request, provider: str) -> str:
-        """The URL as the carrier was given it, with the query exactly as it came."""
+        """The URL as it is configured at the carrier, with the query exactly as received."""
         own = self._settings.own_url.rstrip("/") or f"{request.scheme}://{request.host}"
         _, mark, query = request.raw_path.partition("?")
         return f"{own}{_PATHS[provider]}{mark}{query}"
 
-    async def _is_believed(self, request: web.Request, body: bytes) -> bool:
+    async def _has_secret(self, request: web.Request, body: bytes) -> bool:
         secret = self._settings.secret
         if secret and not hmac.compare_digest(request.query.get("secret", "").encode(), secret.encode()):
             return False
@@ -127,7 +128,7 @@ def answer_url(
     router_url: str,
     flags: ReadFlags = RolloutFlags.from_env,
 ) -> str:
-    """Where a carrier is to ask when a call is answered: at the router itself, if the flags say so, else here."""
+    """The answer URL for a carrier: the router's own, if the flags enable it, else this agent's."""
     now = flags()
     is_direct = {"twilio": now.twilio_direct, "plivo": now.plivo_direct}.get(provider, False)
     query = {"merchant_id": merchant_id} if merchant_id else {}

@@ -1,4 +1,4 @@
-"""One call, as its handler sees it: what the person says comes in, what the agent says goes out."""
+"""One call, as its handler sees it: inbound audio, and the audio that the agent sends."""
 
 import asyncio
 from collections import deque
@@ -11,10 +11,10 @@ from trunkline.agent import frames
 from trunkline.agent.contract import Context, Contract, Outcome
 from trunkline.agent.frames import Message, Start, Stop
 
-# 30 s of audio at 50 frames a second. A handler that listens less loses the oldest: live audio does not wait.
+# 30 s of audio at 50 frames per second. A slower handler loses the oldest frames: live audio does not wait.
 UNREAD_MAX = 1500
-# How a carrier closes a stream that it has ended: with 1000, or with no code at all. With another one, or none of its
-# frames, the stream was lost.
+# Close codes of a stream that the carrier ended: 1000, or none at all. With another code, or without a close frame, the
+# stream was lost.
 _ENDED_CODES = (0, 1000, 1005)
 
 
@@ -23,7 +23,7 @@ class CallClosed(Exception):
 
 
 class Call:
-    """Iterate over it to hear the person. The iteration ends when the stream does."""
+    """Iterate over it to receive audio and events. The iteration ends when the stream does."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class Call:
         self.call_sid = start.call_sid
         self.stream_sid = start.stream_sid
         self.media_format = start.media_format
-        # What the platform gave the call along: `attempt` and whatever the answer document named.
+        # The stream's parameters of the platform: `attempt` and those of the answer document.
         self.parameters = parameters
         self.dropped = 0
-        # How often the call was given another agent before this stream.
+        # How many agents the call had before this stream.
         self.turn = turn
         self.allocation_id = allocation_id
-        # The stream broke: the person may still be there, and the carrier asks for another agent.
+        # The stream broke: the person may still be there, and the carrier requests another agent.
         self.lost = False
         self._contract = contract
         self._release = release
@@ -53,7 +53,7 @@ class Call:
         self._dialect = start.dialect
         self._socket = socket
         self._unread: deque[Message] = deque()
-        self._news = asyncio.Event()
+        self._has_messages = asyncio.Event()
         self._over = False
 
     def __repr__(self) -> str:
@@ -65,12 +65,12 @@ class Call:
 
     @property
     def resumed(self) -> bool:
-        """Whether an agent before this one had the call and was lost. `context()` has what that one had stored."""
+        """Whether an agent before this one had the call and was lost. `context()` has the state that it stored."""
         return self.turn > 0
 
     @property
     def is_resumable(self) -> bool:
-        """Whether the carrier asks for another agent when the stream closes and the call was not released."""
+        """Whether the carrier requests another agent when the stream closes and the call was not released."""
         return self._dialect != "exotel" and {"attempt", "key"} <= self.parameters.keys()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -79,31 +79,31 @@ class Call:
                 yield self._unread.popleft()
             if self._over:
                 return
-            self._news.clear()
-            await self._news.wait()
+            self._has_messages.clear()
+            await self._has_messages.wait()
 
     async def send_media(self, payload: bytes) -> None:
-        """Play audio, in the stream's media format, after what is still being played."""
+        """Play audio, in the stream's media format, after the audio sent before."""
         await self._send(frames.media(self.stream_sid, payload, self._dialect))
 
     async def send_mark(self, name: str) -> None:
-        """Have a `Mark` come back when everything sent until now has been played."""
+        """The carrier returns a `Mark` when it has played everything sent until now."""
         await self._send(frames.mark(self.stream_sid, name, self._dialect))
 
     async def clear(self) -> None:
-        """Stop playing and forget what was sent: the person interrupts."""
+        """Stop playing and discard what was sent, for example when the person interrupts."""
         await self._send(frames.clear(self.stream_sid, self._dialect))
 
     async def context(self) -> Context:
-        """Whom it is about and what for: the lead, its payload, the direction."""
+        """The lead, its payload, the direction and the numbers of the call."""
         return await self._platform.context()
 
     async def save_state(self, state: Mapping[str, Any]) -> None:
-        """Store what another agent would need to go on with the call, at most 64 KiB of JSON. The last one counts."""
+        """Store the state that another agent needs to resume the call, at most 64 KiB of JSON. The last one counts."""
         await self._platform.save_state(state)
 
     async def report(self, outcome: Outcome) -> None:
-        """Tell the platform what came of the call: once, also when it is over already."""
+        """Report the outcome of the call to the platform: once, also after its end."""
         await self._platform.report(outcome)
 
     @property
@@ -118,13 +118,13 @@ class Call:
         await self.close()
 
     async def release(self) -> None:
-        """Tell the router, once, that this agent is through with the call."""
+        """Release the call at the router, once."""
         if self._release is not None and not self._is_released:
             self._is_released = True
             await self._release(self)
 
     async def close(self, code: int = 1000) -> None:
-        """Close the stream only. Of a call that was not released the carrier asks for another agent."""
+        """Close the stream only. If the call was not released, the carrier requests another agent."""
         await self._socket.close(code=code)
 
     async def _send(self, frame: str) -> None:
@@ -136,7 +136,7 @@ class Call:
             raise CallClosed(self.call_sid) from error
 
     async def listen(self) -> None:
-        """Read the socket until the stream is over. The agent runs it beside the handler."""
+        """Read the socket until the stream ends. The agent runs it beside the handler."""
         try:
             async for message in self._socket:
                 if message.type is not WSMsgType.TEXT:
@@ -145,17 +145,17 @@ class Call:
                 if isinstance(frame, Stop):
                     return
                 if frame is not None and not isinstance(frame, Start):
-                    self._hear(frame)
+                    self._enqueue(frame)
             self.lost = self._socket.close_code not in _ENDED_CODES
         except ConnectionError:
             self.lost = True
         finally:
             self._over = True
-            self._news.set()
+            self._has_messages.set()
 
-    def _hear(self, message: Message) -> None:
+    def _enqueue(self, message: Message) -> None:
         if len(self._unread) == UNREAD_MAX:
             self._unread.popleft()
             self.dropped += 1
         self._unread.append(message)
-        self._news.set()
+        self._has_messages.set()

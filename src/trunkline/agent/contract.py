@@ -1,4 +1,4 @@
-"""What an agent knows of its call and what it says of it afterwards, over HTTP, with the call's own key."""
+"""An agent's requests about its call to the platform: context, state and report, over HTTP with the call's own key."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-# A report that is not kept is lost: it is sent again, and only ever counts once.
+# A report that is not stored is lost, so it is retried; a repeat counts once.
 TRIES = 5
 PAUSE_FIRST_S = 0.2
 
@@ -19,12 +19,12 @@ class PlatformUnavailable(Exception):
 
 
 class ReportRefused(Exception):
-    """The platform answered, and does not take it: the message says why. Sending it again does not help."""
+    """The platform refused the request: the message says why. A retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A call as the platform knows it. A call that came in has no lead."""
+    """The platform's data of a call. An inbound call has no lead."""
 
     call_sid: str
     attempt_id: str
@@ -35,16 +35,16 @@ class Context:
     template: str | None
     lead_id: str | None
     payload: Mapping[str, Any] = field(repr=False)
-    # An agent before this one had the call and was lost; `state` is what it had stored, None if nothing.
+    # An agent before this one had the call and was lost; `state` is what it stored, None if nothing.
     resumed: bool
     state: Mapping[str, Any] | None = field(repr=False)
-    # Everything that was answered, also what has no name here.
+    # The whole response, including fields without a name here.
     raw: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a call. `callback_at` needs a time zone."""
+    """The outcome of a call. `callback_at` needs a time zone."""
 
     disposition: str | None = None
     opt_out: bool = False
@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Contract:
-    """One call's line to the platform. `parameters` are those of its stream."""
+    """Requests of one call to the platform. `parameters` are those of its stream."""
 
     def __init__(self, url: str, call_sid: str, parameters: Mapping[str, str], timeout_s: float = 5.0):
         self._path = f"{url.rstrip('/')}/api/v1/calls/{quote(call_sid, safe='')}"
@@ -75,17 +75,17 @@ class Contract:
         self._timeout = ClientTimeout(total=timeout_s)
 
     async def context(self) -> Context:
-        return _context(await self._ask("GET", self._path))
+        return _context(await self._request("GET", self._path))
 
     async def report(self, outcome: Outcome) -> None:
-        """Returns when it is kept. Safe to repeat."""
-        await self._ask("POST", f"{self._path}/outcome", json=outcome.body())
+        """Returns when it is stored. Idempotent."""
+        await self._request("POST", f"{self._path}/outcome", json=outcome.body())
 
     async def save_state(self, state: Mapping[str, Any]) -> None:
-        """Returns when it is kept."""
-        await self._ask("PUT", f"{self._path}/state", json=dict(state))
+        """Returns when it is stored."""
+        await self._request("PUT", f"{self._path}/state", json=dict(state))
 
-    async def _ask(self, method: str, url: str, **body: Any) -> Any:
+    async def _request(self, method: str, url: str, **body: Any) -> Any:
         problem = ""
         async with ClientSession(headers=self._headers, timeout=self._timeout) as session:
             for attempt in range(TRIES):

@@ -1,4 +1,5 @@
-"""An agent that repeats what it hears and hangs up at the key `#`. `python -m trunkline.agent.echo` runs one.
+"""An agent that sends back the audio it receives and hangs up at the key `#`. `python -m trunkline.agent.echo` runs
+one.
 
 SMART_ROUTER_BASE_URL=http://127.0.0.1:8080 SMART_ROUTER_API_KEY=tl_… python -m trunkline.agent.echo
 
@@ -19,18 +20,18 @@ log = logging.getLogger(__name__)
 
 async def converse(call: Call) -> Outcome:
     """The conversation: until the person hangs up or presses `#`."""
-    heard = 0
+    frames = 0
     try:
         async for message in call:
             match message:
                 case Media(payload=audio):
-                    heard += 1
+                    frames += 1
                     await call.send_media(audio)
                 case Dtmf(digit="#"):
-                    return Outcome("interested", data={"frames_heard": heard})
+                    return Outcome("interested", data={"frames_heard": frames})
     except CallClosed:
         log.info("%s hung up", call.call_sid)
-    return Outcome("hung_up", data={"frames_heard": heard})
+    return Outcome("hung_up", data={"frames_heard": frames})
 
 
 async def handle(call: Call) -> None:

@@ -1,7 +1,7 @@
-"""The frames of a media stream, read and written as Twilio, Plivo and Exotel speak them.
+"""Parses and writes the frames of a media stream in the formats of Twilio, Plivo and Exotel.
 
-Which of them it is shows in the first frame that matters. A frame that is not understood is `None`: the carrier may
-have learnt a new word, and the call goes on without it.
+The start frame shows which carrier it is. An unknown frame is `None`: the carrier may have added a new kind, and the
+call goes on without it.
 """
 
 import base64
@@ -15,7 +15,7 @@ Dialect = Literal["twilio", "plivo", "exotel"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The stream's first frame that matters: whose call it is, and what our answer document gave it along."""
+    """The stream's start frame: the ids of stream and call, and the parameters of the answer document."""
 
     stream_sid: str
     call_sid: str
@@ -26,7 +26,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """What the person says, as the stream's media format has it: 20 ms of 8 kHz mu-law, or 100 ms of PCM at Exotel."""
+    """Inbound audio in the stream's media format: 20 ms of 8 kHz mu-law, or 100 ms of PCM at Exotel."""
 
     payload: bytes = field(repr=False)
     track: str
@@ -35,7 +35,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Everything that was sent before this mark has been played."""
+    """The carrier has played everything that was sent before this mark."""
 
     name: str
 
@@ -47,7 +47,7 @@ class Dtmf:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The carrier ends the stream."""
+    """The carrier ended the stream."""
 
 
 Message = Media | Mark | Dtmf
@@ -115,5 +115,5 @@ def clear(stream_sid: str, dialect: Dialect = "twilio") -> str:
     return json.dumps({"event": event, _STREAM[dialect]: stream_sid})
 
 
-# How each calls the stream.
+# The name of the stream's id in each format.
 _STREAM: Mapping[Dialect, str] = {"twilio": "streamSid", "plivo": "streamId", "exotel": "stream_sid"}

@@ -1,8 +1,8 @@
-"""Decides which streams a pod takes. The router's view may be stale or lost; what is decided here is what happens.
+"""Decides which streams a pod admits. The router's view may be stale or lost; the pod itself has the last word.
 
-A stream is taken with a token for this pod and this allocation, while the pod is under its maximum. A turn of an
-allocation is used once: after its stream has closed the router may have given the pod to somebody else. A later turn of
-a call that is still here takes its place: the carrier has lost the earlier stream.
+A stream is admitted with a token for this pod and this allocation, while the pod is under its maximum. A turn of an
+allocation is used once: after its stream has closed the router may have given the pod to another call. A later turn of
+a call that is still live here replaces the earlier one: the carrier has lost that stream.
 """
 
 import time
@@ -16,9 +16,9 @@ from trunkline.agent import token as tokens
 FORBIDDEN = 1008
 BUSY = 1013
 
-# Ten minutes, the life of a tombstone at the router, at more than one call per second.
+# More than one call per second for ten minutes, which is how long the router keeps a tombstone.
 USED_MAX = 1000
-# As many as a heartbeat may name.
+# The maximum that a heartbeat may name.
 ENDED_MAX = 1000
 
 
@@ -30,7 +30,7 @@ class StreamAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The agent has said goodbye on this call already: only its release did not arrive. It is to be released again."""
+    """The agent has finished this call already, and its release was lost: release it again."""
 
     turn: int
 
@@ -56,13 +56,13 @@ class Guard:
         self._secrets: Sequence[bytes] = ()
         # Call -> the turn of its stream.
         self._live: dict[str, int] = {}
-        # Calls that are over and whose handler does not end: they take up the pod like live ones.
+        # Ended calls whose handlers still run: they occupy slots of the pod like live ones.
         self._hanging: set[str] = set()
-        # Calls that are over, and when they were let go of.
+        # Ended calls, and when their slots were freed.
         self._ended: OrderedDict[str, float] = OrderedDict()
-        # By allocation, of all that were let in.
+        # The admitted streams, by allocation.
         self._used: OrderedDict[str, _Use] = OrderedDict()
-        # While leaving, only these calls are let in: the router had given them this pod before it knew.
+        # While leaving, only these calls are admitted: they got this pod before the router knew that it is leaving.
         self._expected: set[str] | None = None
 
     @property
@@ -79,12 +79,12 @@ class Guard:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether handlers that do not end take up the whole pod."""
+        """Whether handlers that do not end occupy the whole pod."""
         return len(self._hanging) >= self._max_concurrent
 
     @property
-    def is_letting_go(self) -> bool:
-        """Whether a call is released whose stream is still being closed: the router may have given its place away."""
+    def is_closing_stream(self) -> bool:
+        """Whether a released call's stream is still closing: the router may have given its slot to another call."""
         return any(
             use.is_finished and self._live.get(use.call_sid) == use.turn for use in self._used.values()
         )
@@ -95,19 +95,19 @@ class Guard:
 
     @property
     def expected(self) -> frozenset[str]:
-        """Calls that may still come although the pod is leaving."""
+        """Calls that may still connect although the pod is leaving."""
         return frozenset(self._expected or ())
 
     def trust(self, secrets: Sequence[bytes]) -> None:
-        """Tokens made with these are good. There are two while the platform's key is rotated."""
+        """Accept tokens signed with these. There are two during a rotation of the platform's key."""
         self._secrets = secrets
 
     def limit(self, max_concurrent: int) -> None:
-        """The most calls at once. Live ones above it go on."""
+        """The maximum of concurrent calls. Live ones above it go on."""
         self._max_concurrent = max(1, max_concurrent)
 
     def leave(self, given: Iterable[str] = ()) -> None:
-        """Take nobody any more but the calls that were given this pod and have not come yet."""
+        """Admit only the calls that got this pod and have not connected yet."""
         self._expected = set(given) - {use.call_sid for use in self._used.values()}
 
     def admit(self, call_sid: str, token: str) -> StreamAdmitted | Finished | StreamRefused:
@@ -129,8 +129,8 @@ class Guard:
             self._expected.discard(call_sid)
         return StreamAdmitted(proven.allocation_id, proven.turn)
 
-    def admit_stray(self, call_sid: str) -> StreamAdmitted | StreamRefused:
-        """A call that came by the fallback URL: no allocation, the same maximum."""
+    def admit_fallback(self, call_sid: str) -> StreamAdmitted | StreamRefused:
+        """A call by the fallback URL: no allocation, the same maximum."""
         if call_sid in self._live:
             return StreamRefused("this call is here already", FORBIDDEN)
         if (refused := self._no_room(call_sid)) is not None:
@@ -142,12 +142,12 @@ class Guard:
         return self._live.get(call_sid) == turn
 
     def finish(self, allocation_id: str) -> None:
-        """The agent says goodbye: no later turn of this allocation is taken."""
+        """The agent has finished the call: no later turn of this allocation is admitted."""
         if allocation_id in self._used:
             self._used[allocation_id].is_finished = True
 
-    def let_go(self, call_sid: str, turn: int = 0) -> None:
-        """An earlier turn lets go of nothing."""
+    def release(self, call_sid: str, turn: int = 0) -> None:
+        """Free the call's slot. An earlier turn frees nothing."""
         if self.is_current(call_sid, turn):
             del self._live[call_sid]
             self._ended[call_sid] = time.monotonic()
@@ -156,15 +156,15 @@ class Guard:
                 self._ended.popitem(last=False)
 
     def ended(self, within_s: float) -> list[str]:
-        """Calls that this pod had and that are over, of the last so many seconds."""
+        """Calls of this pod that ended within the last `within_s`."""
         since_s = time.monotonic() - within_s
         while self._ended and next(iter(self._ended.values())) < since_s:
             self._ended.popitem(last=False)
         return sorted(self._ended.keys() - self._live.keys())
 
     def hang(self, call_sid: str, turn: int = 0) -> None:
-        """The call is over, its handler is not."""
-        self.let_go(call_sid, turn)
+        """The call has ended, its handler runs on."""
+        self.release(call_sid, turn)
         self._hanging.add(call_sid)
 
     def unhang(self, call_sid: str) -> None:

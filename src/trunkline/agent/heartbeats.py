@@ -1,4 +1,4 @@
-"""Tells the router that the pod lives and which calls it holds: at the interval, and at once when that changes."""
+"""Sends the pod's heartbeats with its calls to the router: at the interval, and at once when the calls change."""
 
 import asyncio
 import logging
@@ -12,12 +12,12 @@ from trunkline.agent.router_api import HeartbeatReply, PodSuperseded, RouterApi,
 
 log = logging.getLogger(__name__)
 
-# After a failure it is tried again soon, then less often, never less than at the interval.
+# The first wait after a failure; it doubles up to the interval.
 RETRY_FIRST_S = 0.5
 
 
 class Heartbeats:
-    """`describe` says what the pod is and holds at this moment; `hear` is given each answer."""
+    """`describe` returns the present body; `on_reply` gets each reply."""
 
     def __init__(
         self,
@@ -25,32 +25,32 @@ class Heartbeats:
         pod: str,
         interval_s: float,
         describe: Callable[[], dict[str, Any]],
-        hear: Callable[[HeartbeatReply], None],
+        on_reply: Callable[[HeartbeatReply], None],
     ):
         self._router = router
         self._pod = pod
         self._interval_s = interval_s
         self._describe = describe
-        self._hear = hear
-        # Another boot id tells the router that the process before this one died with its calls.
+        self._on_reply = on_reply
+        # By another boot id the router knows that the process before this one died with its calls.
         self._boot_id = uuid4().hex
         self._sequence = 0
         self._failures = 0
         self._is_superseded = False
         self._wanted = asyncio.Event()
-        # When the router wants to hear from us again; 0: as usual.
+        # When the router wants the next heartbeat; 0: at the interval.
         self._again_in_s = 0.0
         self._hurried: list[float] = []
-        # One at a time, so that they leave in the order of their sequence numbers.
-        self._turn = asyncio.Lock()
+        # One at a time, so that they are sent in the order of their sequence numbers.
+        self._send_lock = asyncio.Lock()
 
     def soon(self) -> None:
-        """Something changed."""
+        """The body changed: send a heartbeat now."""
         self._wanted.set()
 
     @contextmanager
     def more_often(self, every_s: float) -> Iterator[None]:
-        """While something is waited for that the router's answers tell."""
+        """Shorten the interval while the agent waits for a change in the router's replies."""
         self._hurried.append(every_s)
         self.soon()
         try:
@@ -65,8 +65,8 @@ class Heartbeats:
             await self._pause()
 
     async def beat(self) -> HeartbeatReply | None:
-        """One heartbeat; None if the router did not take it."""
-        async with self._turn:
+        """One heartbeat; None if the router did not accept it."""
+        async with self._send_lock:
             self._sequence += 1
             body = self._describe() | {
                 "boot_id": self._boot_id,
@@ -74,35 +74,35 @@ class Heartbeats:
                 "interval_s": self._interval_s,
             }
             try:
-                heard = await self._router.heartbeat(self._pod, body)
+                reply = await self._router.heartbeat(self._pod, body)
             except RouterUnavailable as error:
                 self._report(error)
                 return None
             if self._failures:
-                log.info("pod %s: the router hears us again", self._pod)
+                log.info("pod %s: the router accepts heartbeats again", self._pod)
             self._failures = 0
             self._is_superseded = False
-            self._again_in_s = heard.again_in_s
-            self._hear(heard)
-            return heard
+            self._again_in_s = reply.again_in_s
+            self._on_reply(reply)
+            return reply
 
     def _report(self, error: RouterUnavailable) -> None:
         self._failures += 1
         self._is_superseded = isinstance(error, PodSuperseded)
         if self._is_superseded:
-            # Every time: two processes of one name are a mistake that nobody but the operator can mend.
+            # Every time: two processes of one name are a mistake that only the operator can fix.
             log.error(
-                "pod %s: another process has registered under this name, and this one is given no more calls: %s",
+                "pod %s: another process has registered under this name, and this one gets no more calls: %s",
                 self._pod,
                 error,
             )
         elif self._failures == 1:
-            log.warning("pod %s: the router does not hear us: %s", self._pod, error)
+            log.warning("pod %s: the router does not accept heartbeats: %s", self._pod, error)
 
     async def _pause(self) -> None:
         wait_s = min(self._interval_s, self._again_in_s or self._interval_s, *self._hurried)
         if self._failures and not self._is_superseded:
-            # Full jitter: a thousand pods must not come back in one moment.
+            # Full jitter: a thousand pods must not retry at the same time.
             wait_s = random.uniform(0, min(wait_s, RETRY_FIRST_S * 2 ** min(self._failures, 10)))  # noqa: S311
         try:
             async with asyncio.timeout(wait_s):

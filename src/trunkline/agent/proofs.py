@@ -1,9 +1,9 @@
-"""Whether a carrier's request at an agent is the carrier's own. Twilio and Plivo sign what they send; Exotel signs
-nothing, so its URL carries a name and a password. Pure, and without the platform.
+"""Verifies that a request at an agent comes from the carrier. Twilio and Plivo sign their requests; Exotel signs
+nothing, so its URL carries a user name and a password. Pure, and without the platform.
 
 Twilio: base64(HMAC-SHA1(token, URL + every field as name then value, sorted, without repeats)).
 Plivo, V3: base64(HMAC-SHA256(token, URL with its query sorted + fields + "." + nonce)). Its V2 does not cover the
-fields and proves nothing about whose call it is, so it is not taken.
+fields, among them the call's id, so it is not accepted.
 """
 
 import hmac
@@ -19,7 +19,7 @@ PLIVO_SIGNATURES = ("X-Plivo-Signature-V3", "X-Plivo-Signature-Ma-V3")
 PLIVO_NONCE = "X-Plivo-Signature-V3-Nonce"
 
 
-def is_twilios(url: str, fields: Fields, headers: Mapping[str, str], tokens: Sequence[str]) -> bool:
+def is_signed_by_twilio(url: str, fields: Fields, headers: Mapping[str, str], tokens: Sequence[str]) -> bool:
     signed = "".join(name + value for name, value in sorted(set(fields)))
     expected = [
         _proof(token, each + signed, "sha1") for each in _with_and_without_port(url) for token in tokens
@@ -27,7 +27,7 @@ def is_twilios(url: str, fields: Fields, headers: Mapping[str, str], tokens: Seq
     return _has_one_of([headers.get(TWILIO_SIGNATURE, "")], expected)
 
 
-def is_plivos(url: str, fields: Fields, headers: Mapping[str, str], tokens: Sequence[str]) -> bool:
+def is_signed_by_plivo(url: str, fields: Fields, headers: Mapping[str, str], tokens: Sequence[str]) -> bool:
     parts = urlsplit(url)
     query = "&".join(f"{name}={value}" for name, value in sorted(_pairs(parts.query)))
     base = f"{parts.scheme}://{parts.netloc}{parts.path}"
@@ -36,8 +36,8 @@ def is_plivos(url: str, fields: Fields, headers: Mapping[str, str], tokens: Sequ
     elif query:
         base += f"?{query}"
     expected = [_proof(token, f"{base}.{headers.get(PLIVO_NONCE, '')}", "sha256") for token in tokens]
-    # Each header may be a list, one signature per token that the account has at the moment.
-    given = [one.strip() for name in PLIVO_SIGNATURES for one in headers.get(name, "").split(",")]
+    # Each header may be a list, one signature per present token of the account.
+    given = [text.strip() for name in PLIVO_SIGNATURES for text in headers.get(name, "").split(",")]
     return _has_one_of(given, expected)
 
 
@@ -55,8 +55,10 @@ def _pairs(text: str) -> Fields:
 
 
 def _has_one_of(given: Sequence[str], expected: Sequence[str]) -> bool:
-    """Every pair is compared, so the time says nothing about which one fitted."""
-    fits = [hmac.compare_digest(one.encode(), proof.encode()) for one in given if one for proof in expected]
+    """Every pair is compared, so the time does not reveal which one fits."""
+    fits = [
+        hmac.compare_digest(text.encode(), proof.encode()) for text in given if text for proof in expected
+    ]
     return any(fits)
 
 
@@ -65,7 +67,7 @@ def _proof(token: str, signed: str, digest: str) -> str:
 
 
 def _with_and_without_port(url: str) -> tuple[str, str]:
-    """Twilio is not consistent about the port."""
+    """Twilio signs the URL sometimes with and sometimes without the port."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     default = ":443" if parts.scheme == "https" else ":80"

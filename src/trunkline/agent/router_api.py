@@ -1,4 +1,4 @@
-"""What an agent asks of the router over HTTP."""
+"""An agent's HTTP requests to the router."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 
 
 class RouterUnavailable(Exception):
-    """The router did not take the request. What was asked may or may not have happened."""
+    """The router did not accept the request. It may or may not have taken effect."""
 
 
 class PodSuperseded(RouterUnavailable):
-    """A later process has registered under this pod's name: the router gives this one nothing."""
+    """A later process has registered under this pod's name: the router gives this one no calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """The router's answer to a heartbeat. `calls` have this pod, connected or not. `again_in_s`: when it wants to hear
-    from us again, 0 for as usual. What is 0 of `max_concurrent` and `call_time_limit_s` the router did not name."""
+    """The router's reply to a heartbeat. `calls` have this pod, connected or not. `again_in_s`: when it wants the next
+    heartbeat, 0 for the pod's interval. `max_concurrent` and `call_time_limit_s` are 0 if the reply has none."""
 
     tier: str
     draining: bool
@@ -58,8 +58,8 @@ class RouterApi:
             raise RouterUnavailable("heartbeat answered with something unreadable") from error
 
     async def release(self, call_sid: str, pod: str, turn: int) -> None:
-        """Idempotent: a call that is not known any more counts as released. Of a call that was given another agent
-        since, an earlier turn ends nothing."""
+        """Idempotent: a call that the router does not have counts as released. If the call got another agent since, an
+        earlier turn ends nothing."""
         body = {"call_sid": call_sid, "pod_name": pod, "turn": turn}
         status, answer = await self._post("/api/v1/release", body)
         if status not in (200, 404):

@@ -1,8 +1,8 @@
-"""One call at this pod: its handler, the listening beside it, and how the two end.
+"""One call at this pod: its handler, the task that reads its socket, and how the two end.
 
-What the carrier does when a stream closes depends on what the router knows by then. A call that was released is over,
-and the carrier hangs up. A call that was not has lost its agent, and the carrier asks for another one. So an agent that
-is through with a call releases it first and closes the stream afterwards, and one that breaks closes it only.
+When a stream closes, the carrier asks the router what follows. If the call was released, the carrier hangs up. If it
+was not, the call has lost its agent, and gets another one. So an agent that has finished a call releases it first and
+closes the stream afterwards, and one that fails only closes the stream.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Call], Coroutine[Any, Any, None]]
 # finished: the agent or the carrier has ended the call. lost: the person may still be there, without an agent.
-# superseded: the carrier came back with a later stream of the same call, and this one counts for nothing.
+# superseded: the carrier connected a later stream of the same call, and this one is ignored.
 Ending = Literal["finished", "lost", "superseded"]
 Order = Literal["stop", "hand_over", "superseded"]
 
-# What a handler may still do after its stream is over.
+# How long a handler may run on after its stream has ended.
 FINISH_TIMEOUT_S = 30.0
-# A handler that was cancelled and has not ended by then hangs.
+# A cancelled handler that has not ended by then counts as hanging.
 CANCEL_TIMEOUT_S = 5.0
 # Close codes of RFC 6455 and its registry: this end failed, this end is restarted.
 FAILED = 1011
@@ -33,7 +33,7 @@ RESTARTED = 1012
 class Session:
     def __init__(self, call: Call, handler: Handler, pod: str):
         self.call = call
-        # While the call is being given to another pod.
+        # While the call is being handed over to another pod.
         self.is_handing_over = False
         self._pod = pod
         self._handler = handler
@@ -43,22 +43,22 @@ class Session:
 
     @property
     def hanging(self) -> "asyncio.Task[None] | None":
-        """The handler, if it was told to end and did not."""
+        """The handler, if it was cancelled and has not ended."""
         return self._handling if self._handling is not None and not self._handling.done() else None
 
     def is_run_by(self, task: "asyncio.Task[Any] | None") -> bool:
         return task is not None and self._handling is task
 
     def order(self, order: Order) -> None:
-        """End it, whatever the handler is doing. The first order counts."""
+        """End the call, whatever the handler is doing. The first order counts."""
         if self._order is None:
             self._order = order
             self._ordered.set()
 
     async def run(self) -> Ending:
-        """Returns when the pod is through with the call, or its handler hangs."""
+        """Returns when the call has ended at this pod, or its handler hangs."""
         handling = self._handling = asyncio.create_task(self._handler(self.call))
-        handling.add_done_callback(self._tell_failure)
+        handling.add_done_callback(self._log_failure)
         listening = asyncio.create_task(self.call.listen())
         ordered = asyncio.create_task(self._ordered.wait())
         await asyncio.wait([handling, listening, ordered], return_when=asyncio.FIRST_COMPLETED)
@@ -103,7 +103,7 @@ class Session:
         else:
             await self.call.close(FAILED if self._order is None else RESTARTED)
 
-    def _tell_failure(self, handling: "asyncio.Task[None]") -> None:
+    def _log_failure(self, handling: "asyncio.Task[None]") -> None:
         if not handling.cancelled() and (error := handling.exception()) is not None:
             log.error("pod %s: the handler of %s failed", self._pod, self.call.call_sid, exc_info=error)
 

@@ -1,4 +1,4 @@
-"""What an agent is told by its environment. These variables are the agent's own; it reads no others."""
+"""An agent's settings, from its environment. The agent reads these variables and no others."""
 
 import os
 import re
@@ -21,17 +21,17 @@ class AgentSettings:
     api_key: str = field(default="", repr=False)
     router_timeout_s: float = 3.0
     pod_name: str = field(default_factory=socket.gethostname)
-    # Announced to the router and bound to.
+    # Reported to the router, and the address to bind to.
     pod_ip: str = "127.0.0.1"
     # Where carriers reach this pod (`wss://…`); empty: the router's own VOICE_AGENT_BASE_URL.
     base_url: str = ""
-    # Where calls are asked about and reported on; empty: where the router is.
+    # Where context, state and reports of calls go; empty: the router's URL.
     platform_url: str = ""
     # The router counts a pod as silent after three of its own intervals, and never before 15 s.
     heartbeat_interval_s: float = 5.0
     # How long live calls may go on once the pod leaves; None: as long as the platform's longest call, and a minute.
     shutdown_timeout_s: float | None = None
-    # Take streams that come by the fallback URL, without a token: for agents that stand outside the pools.
+    # Accept streams on the fallback URL, without a token: for agents outside the pools.
     accepts_fallback: bool = False
 
     @classmethod
@@ -85,7 +85,7 @@ class _Reader:
 
 
 def _seconds(text: str, plain_unit: str) -> float:
-    """`5s`, `200ms`, `1m30s`; a plain number is in the unit that the variable always had."""
+    """`5s`, `200ms`, `1m30s`; a plain number is in the variable's own unit."""
     parts = _PART.findall(text)
     if parts and "".join(number + unit for number, unit in parts) == text:
         return sum(float(number) * _UNITS_S[unit] for number, unit in parts)

@@ -1,7 +1,7 @@
-"""Many pods in one process, on one port, for demonstrations and tests. Each is an honest agent.
+"""Many pods in one process, on one port, for demonstrations and tests. Each is a full agent.
 
-Each pod keeps its own records of which calls it truly served and when: whoever wants to prove that no pod ever had
-two calls asks them, not the router.
+Each pod records which calls it served and when: tests read these records, not the router's view, to prove that no pod
+ever had two calls.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What the pods served. `overlaps` are pairs of calls by which a pod had more than it may: there must be none."""
+    """The calls that the pods served. `overlaps` are pairs by which a pod exceeded its maximum: there must be none."""
 
     calls: list[CallRecord]
     overlaps: list[tuple[CallRecord, CallRecord]]
 
 
 class SimulatedPods:
-    """`async with SimulatedPods(5, router_url, api_key) as pods:` has five pods that are registered."""
+    """`async with SimulatedPods(5, router_url, api_key) as pods:` runs five registered pods."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class SimulatedPods:
         await self.stop()
 
     async def start(self) -> None:
-        """Serve, and return when the router knows every pod."""
+        """Serve, and return when every pod is registered."""
         app = web.Application()
         app.router.add_get(STREAM_PATH, self._stream)
         app.router.add_get("/records", self._show_records)
@@ -115,7 +115,7 @@ class SimulatedPods:
         return Agent(handler, settings, port=self._port)
 
     async def _talk(self, pod: str, call: Call) -> None:
-        """Repeat what the person says, until they hang up."""
+        """Send the audio back, until the person hangs up."""
         record = CallRecord(pod, call.call_sid, time.monotonic(), None, self._agents[pod].max_concurrent)
         place = len(self._records)
         self._records.append(record)
@@ -135,16 +135,15 @@ class SimulatedPods:
 
 
 def overlaps(records: Iterable[CallRecord]) -> list[tuple[CallRecord, CallRecord]]:
-    """Pairs of calls that a pod had at the same time though it may not have so many. The records are ordered by pod and
-    beginning."""
-    found: list[tuple[CallRecord, CallRecord]] = []
+    """Pairs of concurrent calls by which a pod exceeded its maximum. The records are ordered by pod and beginning."""
+    pairs: list[tuple[CallRecord, CallRecord]] = []
     live: list[CallRecord] = []
     for record in records:
         live = [other for other in live if other.pod == record.pod and _ends_after(other, record.began_s)]
         if len(live) >= record.max_concurrent:
-            found.append((live[-1], record))
+            pairs.append((live[-1], record))
         live.append(record)
-    return found
+    return pairs
 
 
 def _ends_after(record: CallRecord, moment_s: float) -> bool:

@@ -1,8 +1,8 @@
-"""The proof that a stream belongs to this pod, to this allocation and to this turn of it.
+"""Tokens that prove that a stream belongs to this pod, to this allocation and to this turn of it.
 
-`<allocation id>.<HMAC>`, and `<allocation id>.<turn>.<HMAC>` for a call that was given another agent: its turn counts
-from 1 then. The key is the pod's own secret, which nobody but the router and this pod has, so a token for one pod is
-worth nothing at another. The router signs with this module, the agent verifies with it.
+`<allocation id>.<HMAC>`, and `<allocation id>.<turn>.<HMAC>` for a call that got another agent, with turns from 1. The
+key is the pod's own secret, which only the router and this pod have, so another pod refuses the token. The router signs
+with this module, the agent verifies with it.
 """
 
 import hmac
@@ -15,7 +15,7 @@ _TURN = re.compile(r"(.*)\.([1-9])", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """What a token was made for. `turn`: how often its call was given another agent before this stream."""
+    """What a token was made for. `turn`: how many agents the call had before this stream."""
 
     allocation_id: str
     turn: int = 0
@@ -29,7 +29,7 @@ def verify(pod_secrets: Iterable[bytes], call_sid: str, token: str) -> Proven | 
     """None if it was not made for this call at this pod."""
     name = token.rpartition(".")[0]
     given = token.encode()
-    # Every secret is tried, found or not, so the time says nothing about which one signed.
+    # Every secret is tried, whether one fits or not, so the time does not reveal which one signed.
     matches = [hmac.compare_digest(_signed(secret, call_sid, name).encode(), given) for secret in pod_secrets]
     if not any(matches):
         return None

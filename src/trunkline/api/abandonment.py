@@ -1,4 +1,4 @@
-"""Shares of abandoned calls as the API tells them."""
+"""Abandonment rates in the API's bodies."""
 
 from typing import Literal
 

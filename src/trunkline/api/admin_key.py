@@ -1,4 +1,4 @@
-"""The first key, from which all others are made: given by the operator, or made for an embedded installation."""
+"""The first key, which creates all others: set by the operator, or generated for an embedded installation."""
 
 import os
 from enum import StrEnum
@@ -23,12 +23,12 @@ class AdminKeyError(TrunklineError):
 class AdminKeyState(StrEnum):
     CREATED = "created"
     KNOWN = "known"
-    # It was revoked or has expired, and stays so: the environment does not overrule the audit log.
+    # It was revoked or has expired, and stays so: the environment does not override a revocation.
     UNUSABLE = "unusable"
 
 
 async def ensure_admin_key(database: Database, key: str) -> AdminKeyState:
-    """Make this key an administrator's. Safe to repeat, and safe when many processes start at once."""
+    """Store this key with the scope `admin`. Idempotent, also when many processes start at once."""
     if not key_format.is_well_formed(key):
         raise AdminKeyError(_MALFORMED)
     async with database.transaction() as tx:
@@ -42,7 +42,7 @@ async def ensure_admin_key(database: Database, key: str) -> AdminKeyState:
 
 
 def read_or_make_admin_key(path: Path) -> str:
-    """The key in this file; a new one, for its owner's eyes only, if there is no such file."""
+    """The key in this file; if there is none, a new one in a file that only its owner can read."""
     if not path.exists():
         _write_private(path, key_format.mint())
     path.chmod(0o600)
@@ -55,7 +55,7 @@ def read_or_make_admin_key(path: Path) -> str:
 
 
 def _write_private(path: Path, key: str) -> None:
-    """Whole or not at all: a crash must not leave an empty file behind. The first of two writers wins."""
+    """Atomically: a crash must not leave an empty file behind. The first of two writers wins."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,8 +1,8 @@
-"""The agent's contract: what an agent may know of the call it has, and what it reports of it.
+"""Endpoints for agents: the context of a call, its state, and the agent's report.
 
-All ask for the call's own token instead of an API key. An agent gets it with the stream of the call, so it can ask
-about the calls that it was given and about no others. An agent that was lost, and whose call another one has by now,
-changes nothing any more: its token names its turn.
+All require the call's own token instead of an API key. An agent gets it with the stream of the call, so it has access
+to its own calls and no others. An agent that lost its call to another one can change nothing any more: its token names
+its turn.
 """
 
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ from trunkline.telemetry import metrics
 CALL_PATH = f"{API_ROOT}/calls/{{call_sid}}"
 DATA_BYTES_MAX = 64 * 1024
 STATE_BYTES_MAX = 64 * 1024
-# A report with its data; transcripts are referred to, not sent.
+# A report with its data; transcripts are sent as references.
 BODY_BYTES_MAX = 128 * 1024
 
 Reference = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -70,7 +70,7 @@ class AgentApi:
     def __init__(self, store: Store, keys: CallKeys, enrichment: EnrichmentService | None = None):
         self._store = store
         self._keys = keys
-        # Who asks for more of a call than its agent says, where somebody wants more.
+        # Requests enrichment of calls; None where enrichment is off.
         self._enrichment = enrichment
 
     def raw_routes(self) -> list[RawRoute]:
@@ -88,7 +88,7 @@ class AgentApi:
             await call_reports.join(conn, proof.attempt_id)
         if call is None:
             raise not_found("call")
-        return _json(200, _told(call, request.path_params["call_sid"], report is not None, proof.turn))
+        return _json(200, _body(call, request.path_params["call_sid"], report is not None, proof.turn))
 
     async def save_state(self, request: Request) -> Response:
         proof = self._proof(request)
@@ -108,12 +108,12 @@ class AgentApi:
         report = _report(await _bounded_body(request))
         async with self._store.writing() as tx:
             taken = await agent_reports.take(tx, attempt_id, report, proof.turn)
-            asked = await self._enrich(tx, attempt_id, report) if taken == "new" else []
+            enqueued = await self._enrich(tx, attempt_id, report) if taken == "new" else []
         if taken == "new":
             async with self._store.autocommit() as conn:
                 await call_reports.join(conn, attempt_id)
         if self._enrichment is not None:
-            self._enrichment.wake(asked)
+            self._enrichment.wake(enqueued)
         metrics.CALL_REPORTS.labels(taken).inc()
         match taken:
             case "no_call":
@@ -152,7 +152,7 @@ def _superseded() -> ApiError:
     return conflict("call_resumed", "Another agent has this call by now: nothing more is taken of this one.")
 
 
-def _told(call: CallContext, call_sid: str, is_reported: bool, turn: int) -> dict[str, Any]:
+def _body(call: CallContext, call_sid: str, is_reported: bool, turn: int) -> dict[str, Any]:
     return {
         "call_sid": call_sid,
         "attempt_id": str(call.attempt_id),

@@ -1,4 +1,4 @@
-"""Authentication of everything under /api/v1, before a body is read; and the scopes that routes ask for."""
+"""Authentication of everything under /api/v1, before a body is read; and the scopes that routes require."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ from trunkline.telemetry import bind
 
 API_ROOT = "/api/v1"
 _BEARER = b"bearer "
-# Here a signature is as good as a key. The route checks it, since it covers the body.
+# These accept a signature instead of a key. The route verifies it, since it covers the body.
 _MAY_BE_SIGNED = re.compile(rf"{API_ROOT}/mailboxes/[^/]+/.+/events")
 
 
@@ -37,7 +37,7 @@ class Authentication:
             scope["state"]["principal"] = None
             await self.app(scope, receive, send)
             return
-        # The console has verified the key of its session. No client can write into the state of a scope.
+        # Set by the console for a verified session. No client can write into the state of a scope.
         who = scope["state"].get("principal") or await self._verifier.verify(_token(scope))
         if who is None:
             raise unauthorized("The API key is unknown, revoked or expired. Use another one.")
@@ -86,7 +86,7 @@ def require_scope(who: Principal, scopes: tuple[principal.Scope, ...]) -> None:
 
 
 def needs(*scopes: principal.Scope) -> Callable[[Request], Awaitable[Principal]]:
-    """A dependency: the principal, if it has one of these scopes. With none named, any key will do."""
+    """A dependency: the principal, if it has one of these scopes. Without scopes any key is accepted."""
 
     async def check(request: Request) -> Principal:
         who: Principal = request.state.principal

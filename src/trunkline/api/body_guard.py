@@ -1,4 +1,4 @@
-"""Bounds on what a client may send: how much, and for how long. Both hold for chunked bodies too."""
+"""Limits the size of a request's body and the time to send it, also for chunked bodies."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ class BodyRule:
 
 
 class BodyGuard:
-    """One rule for all paths, and others for those that start with a named prefix. A `*` in it stands for anything."""
+    """One rule for all paths, and exceptions by prefix of the path. A `*` in a prefix matches anything."""
 
     def __init__(self, app: ASGIApp, rule: BodyRule, exceptions: Mapping[str, BodyRule]):
         self.app = app
@@ -42,7 +42,7 @@ class BodyGuard:
 
 
 class TimedBody:
-    """The body as it arrives. Its clock starts when somebody begins to read, and stops with its last byte."""
+    """The body as it arrives. Its time runs from the first read to its last byte."""
 
     def __init__(self, receive: Receive, rule: BodyRule):
         self._receive = receive

@@ -1,4 +1,4 @@
-"""What a control is about: which stops concern it, and whose it is."""
+"""The subject of a control: which stops apply to it, and its owner."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ PROMOTER = ControlSubject(Scope.PROMOTER, "", PLATFORM)
 async def find_subject(
     conn: Connection, who: Principal, scope: Scope, subject: str, carriers: Set[str] | None
 ) -> ControlSubject:
-    """What is another tenant's is not there; what is shared can be looked at."""
+    """Subjects of other tenants do not exist for this key; shared ones can be read."""
     owned: HasOwner | None = None
     match scope:
         case Scope.RESELLER:

@@ -1,4 +1,4 @@
-"""What the API needs from outside, and what its routes find in their hands."""
+"""The dependencies of the API and of its routes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from trunkline.store.database import Database
 from trunkline.telephony.accounts import AccountService
 
 USUAL_BODY = BodyRule(bytes_max=1024 * 1024, timeout_s=10.0)
-# A hundred thousand leads of a kilobyte each, over a slow line.
+# 100,000 leads of 1 KB each, over a slow connection.
 UPLOAD_BODY = BodyRule(bytes_max=100 * 1024 * 1024, timeout_s=300.0)
 # A million rows of a campaign.
 CAMPAIGN_BODY = BodyRule(bytes_max=1024 * 1024 * 1024, timeout_s=1800.0)
@@ -36,16 +36,15 @@ UPLOADS = {
     "/console/upload/leads": UPLOAD_BODY,
     "/console/upload/campaigns": CAMPAIGN_BODY,
 }
-# Each takes turns with everybody else on the event loop; the next one waits without being read.
+# Each shares the event loop with all other requests; further ones wait without being read.
 UPLOADS_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class HealthProbe:
-    """A dependency that `/ready` asks. `check` returns if it is well, and raises if not.
+    """A dependency that `/ready` checks. `check` returns if it is healthy, and raises if not.
 
-    Without a required one this process cannot do its work, nor without all alternatives; without any other it does it
-    worse.
+    Without a required one this process cannot work, nor without all alternatives; without another it is degraded.
     """
 
     check: Callable[[], Awaitable[object]]
@@ -64,13 +63,13 @@ class ApiLimits:
     key_fresh_s: float = 10.0
     key_stale_s: float = 900.0
     probe_timeout_s: float = 2.0
-    # A lead is in Postgres when this starts; the schedule may be slow or away, and the loader brings the lead.
+    # A lead is in Postgres before this; if Valkey is slow or away, the loader schedules the lead.
     schedule_timeout_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReminderRules:
-    """How far ahead occurrences are made, and how often one is tried unless its reminder says otherwise."""
+    """How far ahead occurrences are created, and the default number of attempts."""
 
     horizon_s: float = 120.0
     attempts_max: int = 3
@@ -80,28 +79,28 @@ class ReminderRules:
 class ApiDeps:
     database: Database
     clock: Clock
-    # Called after the commit of new or changed leads, to bring them into the schedule. It may fail.
+    # Called after the commit of new or changed leads, to schedule them. It may fail.
     on_leads_accepted: Callable[[Sequence[UUID]], Awaitable[object]]
     probes: Mapping[str, HealthProbe]
     # From the Accept header to a body and its content type.
     render_metrics: Callable[[str], tuple[bytes, str]]
     limits: ApiLimits = ApiLimits()
-    # The carriers that a number may name; None takes any.
+    # The carriers that a number may have; None accepts any.
     carriers: frozenset[str] | None = None
-    # Without it the routes of jobs and webhook endpoints answer that they are not available.
+    # Without it the routes of jobs and webhook endpoints respond 503.
     jobs: JobsApi | None = None
-    # Without it those of accounts do.
+    # Without it those of accounts respond 503.
     accounts: AccountService | None = None
-    # Without it nothing is appended to mailboxes.
+    # Without it those that append to mailboxes respond 503.
     inbox: Inbox | None = None
-    # Frees the channels that Valkey holds for attempts that Postgres does not have; how many. None: cannot.
+    # Frees the channels that Valkey holds for attempts that Postgres does not have. Returns how many. None: not here.
     free_dead_channels: Callable[[], Awaitable[int]] | None = None
-    # Asks the carrier once more about an attempt of unknown fate; what it said. None: cannot.
+    # Queries the carrier once more about an attempt of unknown outcome. None: not here.
     resolve_unknown: Callable[[UUID], Awaitable[Resolution]] | None = None
     reminders: ReminderRules = ReminderRules()
-    # What a dialer asks beside Postgres, for who asks why a lead is not called.
+    # What a dialer reads beside Postgres, for the route that explains why a lead is not called.
     dispatch: DispatchView = DEFAULT_VIEW
-    # How the platform itself asks for flags. Without it they are those of the store.
+    # How the platform itself evaluates flags. Without it the flags of Postgres.
     flags: Flags | None = None
 
 

@@ -16,10 +16,10 @@ from trunkline.leads.ingest import OBJECT_ID, FieldProblem
 
 STORE_RETRY_AFTER_S = 2
 FIELD_NAME_MAX = 100
-# The rest of a refused body is not waited for: the connection ends with the answer.
+# The server does not wait for the rest of a refused body: the connection ends with the response.
 CLOSE = {"Connection": "close"}
 
-# Said of errors that the framework raises by itself.
+# Messages for errors that the framework raises by itself.
 _BY_STATUS: Mapping[int, tuple[str, str]] = {
     400: ("bad_body", "The body cannot be read as JSON in UTF-8. Check its encoding and its nesting."),
     404: ("not_found", "There is nothing at this address. GET /docs shows what there is."),
@@ -31,7 +31,7 @@ _BY_STATUS: Mapping[int, tuple[str, str]] = {
 
 
 class ApiError(HTTPException):
-    """An answer that is not 2xx. Of FastAPI's own class, because its reading of a body passes only that on."""
+    """A response that is not 2xx. Derived from FastAPI's class, because its body parsing lets only that pass."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ApiError(HTTPException):
         self.code = code
         self.message = message
         self.fields = tuple(fields)
-        # What the body says beside the error, where a route documents it.
+        # Further fields of the body, as the route documents them.
         self.more = dict(more or {})
 
 
@@ -57,12 +57,12 @@ def too_slow(timeout_s: float) -> ApiError:
 
 
 def not_found(thing: str) -> ApiError:
-    """Also for what is another tenant's: whether it exists is nobody else's business."""
+    """Also for objects of other tenants: the response does not reveal whether they exist."""
     return ApiError(404, "not_found", f"There is no such {thing}.")
 
 
 def unknown(field: str, thing: str) -> ApiError:
-    """The body acts for somebody whom this key cannot see."""
+    """The body names a tenant that this key cannot see."""
     error = f"There is no such {thing}."
     return ApiError(404, f"unknown_{thing}", error, fields=[FieldProblem(field, error)])
 
@@ -89,7 +89,7 @@ def store_unavailable() -> ApiError:
 
 
 def respond(error: Exception, request_id: str) -> Response:
-    """The answer to any exception. What is not meant for the outside is said to be our fault, and nothing more."""
+    """The response to any exception. Internal errors become a 500 without details."""
     match error:
         case ApiError():
             problem = error
@@ -145,31 +145,32 @@ def _from_validation(error: RequestValidationError) -> ApiError:
         position = details[0]["loc"][-1]
         return ApiError(400, "bad_json", f"The body is not valid JSON: see character {position}.")
     if all(detail["loc"][0] == "path" for detail in details):
-        # An id of the wrong form names nothing.
+        # A malformed id identifies nothing.
         return not_found("object")
     return invalid(*(FieldProblem(_name(detail["loc"]), _sentence(detail)) for detail in details))
 
 
 def _sentence(detail: Mapping[str, Any]) -> str:
-    """Where the words of the check mean nothing to a person, ours."""
+    """A clearer message where that of the validation is not meant for people."""
     if detail["type"] == "string_pattern_mismatch" and detail["ctx"]["pattern"] == OBJECT_ID:
         return "An id has small letters, digits, - and _ only, and begins with a letter or digit: acme-store."
     return str(detail["msg"])
 
 
 def _name(loc: Sequence[str | int]) -> str:
-    """`("body", "payload", "a")` is `payload.a`. A name may be the client's own text, so it is cut and cleaned."""
+    """`("body", "payload", "a")` is `payload.a`. A name may be the client's own text, so it is truncated and
+    cleaned."""
     name = ".".join(str(part) for part in loc[1:]) or str(loc[0])
     return name[:FIELD_NAME_MAX].encode("utf-8", "replace").decode()
 
 
 def _is_not_json(request: Request, error: RequestValidationError) -> bool:
-    """A body that was not even parsed, because its type was not said to be JSON."""
+    """The body was not parsed, because its content type is not JSON."""
     return isinstance(error.body, bytes) and "json" not in request.headers.get("content-type", "")
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """Of all routes at this path. The framework names those of the first one alone."""
+    """Of all routes at this path. The framework lists only those of the first one."""
     routes = (route for route in iter_route_contexts(request.app.routes) if route.path is not None)
     matching = (route.methods or () for route in routes if route.path_regex.match(request.scope["path"]))
     return sorted(set().union(*matching))

@@ -2,8 +2,8 @@
 
     Trunkline-Signature: t=1893490200,v1=5257a869e7…
 
-The HMAC-SHA256 covers the moment, the mailbox and the body, so what was overheard fits no other mailbox, and nothing
-after five minutes. Within them the event's dedupe key makes a repetition harmless.
+The HMAC-SHA256 covers time, mailbox and body, so an intercepted request is valid for no other mailbox, and for five
+minutes. Within them the event's dedupe key makes a replay harmless.
 """
 
 import hmac
@@ -22,7 +22,7 @@ def sign(secret: str, timestamp_s: int, kind: str, key: str, body: bytes) -> str
 
 
 def is_good(header: str, secrets: Iterable[str], now_s: float, kind: str, key: str, body: bytes) -> bool:
-    """Whether one of these secrets made the signature, a short while ago."""
+    """Whether one of these secrets made the signature within the last five minutes."""
     form = _FORM.fullmatch(header.strip())
     if form is None or abs(now_s - int(form[1])) > TOLERANCE_S:
         return False

@@ -1,7 +1,7 @@
-"""What a key looks like: `tl_<32 letters and digits>_<6 of a checksum>`.
+"""The format of keys: `tl_<32 letters and digits>_<6 of a checksum>`.
 
-The middle has 190 random bits. The checksum lets a scanner recognise a leaked key, and lets us refuse a mistyped one
-without asking the database. Keys are stored as SHA-256: of so much randomness a slow hash would protect nothing more.
+The middle has 190 random bits. By the checksum a scanner recognises a leaked key, and the API refuses a mistyped one
+without a query. Keys are stored as SHA-256: with so much randomness a slow hash would protect nothing more.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def mint() -> str:
 
 
 def is_well_formed(key: str) -> bool:
-    """Whether this can be a key. One that an operator chose has no prefix and no checksum."""
+    """Whether this can be a key. An operator's own key has no prefix and no checksum."""
     if not LENGTH_MIN <= len(key) <= LENGTH_MAX or not _VISIBLE.fullmatch(key):
         return False
     if not key.startswith(PREFIX):
@@ -44,7 +44,7 @@ def digest_of(key: bytes) -> bytes:
 
 
 def hint(key: str) -> str:
-    """Enough to tell keys apart, too little to guess one. Of an operator's own key nothing is shown."""
+    """Enough to distinguish keys, too little to guess one. Empty for an operator's own key."""
     return f"{key[:7]}…" if key.startswith(PREFIX) else "set by the operator"
 
 

@@ -1,8 +1,8 @@
-"""Whose key is this? Answered from memory, so that a request costs no query for its key.
+"""Verifies API keys from a cache, so that a request costs no query for its key.
 
-An answer is believed for `fresh_s`: within that time a revocation takes effect everywhere (in the process that revoked
-it, at once). When Postgres is away, a key that was good before stays good for `stale_s`: a revocation could not have
-been written meanwhile, and calls must still be routed. Expiry is judged at every use.
+An entry is fresh for `fresh_s`: within that time a revocation takes effect everywhere (in the process that revoked it,
+at once). While Postgres is away, a key that was valid before stays valid for `stale_s`: a revocation could not have
+been written meanwhile, and calls must still be routed. Expiry is checked at every use.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from trunkline.errors import StoreUnavailable
 from trunkline.store.keys import ApiKey
 
 KNOWN_MAX = 10_000
-# Apart from the known ones: whoever sends made-up keys pushes out only other made-up keys.
+# In a cache of their own: invented keys evict only other invented keys.
 UNKNOWN_MAX = 1_000
-# A key that was good before does not wait longer than this for a slow database.
+# How long a request with a key that was valid before waits for a slow database.
 REFRESH_WAIT_S = 0.5
-# One that was never seen before has to be asked for. Whoever waits for longer is told that the database is away.
+# How long a request with a new key waits for the query. Then the response says that the database is away.
 ASK_WAIT_S = 1.5
 RETRY_S = 1.0
 
@@ -50,7 +50,7 @@ class KeyVerifier:
         self._asking: dict[bytes, asyncio.Task[ApiKey | None]] = {}
 
     def at_hand(self, token: bytes) -> Principal | None:
-        """Whose key it is, without waiting, if that was asked lately. None says nothing: `verify` knows more."""
+        """The principal of a key in the cache, without waiting. None: not cached, use `verify`."""
         answer = self._known.get(key_format.digest_of(token))
         if answer is None or self._clock.monotonic_s() - answer.checked_at_s >= self._fresh_s:
             return None
@@ -63,12 +63,12 @@ class KeyVerifier:
         return await self.verify_hash(key_format.digest(token))
 
     async def verify_hash(self, key_hash: bytes) -> Principal | None:
-        """The same for somebody who remembers only the hash: a session."""
+        """The same for a session of the console, which stores only the hash."""
         key = await self._find(key_hash)
         return Principal.of(key) if key is not None and self._is_usable(key) else None
 
     def forget(self, key_id: UUID) -> None:
-        """After a revocation: ask again at the next use."""
+        """After a revocation: query again at the next use."""
         self._known = OrderedDict((d, a) for d, a in self._known.items() if a.key.id != key_id)
 
     def _is_usable(self, key: ApiKey) -> bool:
@@ -93,8 +93,8 @@ class KeyVerifier:
         return checked_at_s is not None and now_s - checked_at_s < self._fresh_s
 
     async def _refresh(self, digest: bytes, answer: _Answer) -> ApiKey | None:
-        """Ask, but go on with the last answer if the database does not reply."""
-        task = self._asked(digest)
+        """Query, but use the cached entry if the database does not answer."""
+        task = self._query(digest)
         await asyncio.wait({task}, timeout=REFRESH_WAIT_S)
         if task.done() and not task.cancelled() and not isinstance(task.exception(), StoreUnavailable):
             return task.result()
@@ -102,15 +102,15 @@ class KeyVerifier:
         return answer.key
 
     async def _ask(self, digest: bytes) -> ApiKey | None:
-        task = self._asked(digest)
-        # Waited for, not awaited: one client that leaves must not take the answer from the others who wait for it.
+        task = self._query(digest)
+        # `wait`, not `await`: a client that disconnects must not cancel the query for the others that wait for it.
         await asyncio.wait({task}, timeout=ASK_WAIT_S)
         if not task.done():
             raise StoreUnavailable("The database did not say in time whose key this is.")
         return task.result()
 
-    def _asked(self, digest: bytes) -> "asyncio.Task[ApiKey | None]":
-        """The one question that is under way for this key."""
+    def _query(self, digest: bytes) -> "asyncio.Task[ApiKey | None]":
+        """The one running query for this key."""
         task = self._asking.get(digest)
         if task is None:
             task = asyncio.create_task(self._question(digest))
@@ -132,7 +132,7 @@ class KeyVerifier:
     def _answered(self, digest: bytes, task: "asyncio.Task[ApiKey | None]") -> None:
         self._asking.pop(digest, None)
         if not task.cancelled():
-            task.exception()  # looked at, so that a question nobody waits for any more fails quietly
+            task.exception()  # retrieved, so that asyncio does not log a query whose clients are gone
 
 
 def _remember(memory: OrderedDict[bytes, V], digest: bytes, value: V, size_max: int) -> None:

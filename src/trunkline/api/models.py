@@ -1,4 +1,4 @@
-"""What the bodies of several routes have in common."""
+"""Parts that the bodies of several routes share."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,13 +19,13 @@ MERCHANT = Field(None, description="The merchant it belongs to. Left out: the ke
 
 
 class Body(BaseModel):
-    """A body that we take. An unknown field is a mistake that should be seen."""
+    """A request body. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Out(BaseModel):
-    """A body that we give, read from a value of the store. It lists its fields, so nothing slips out."""
+    """A response body, read from a value of the store. It lists its fields, so that none is exposed by accident."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -77,14 +77,14 @@ DELETE_ERRORS = documented(*_READ, 409)
 WRITE_ERRORS = documented(*_READ, 408, 409, 413, 415)
 
 
-def found(value: T | None, thing: str) -> T:
+def require_found(value: T | None, thing: str) -> T:
     if value is None:
         raise not_found(thing)
     return value
 
 
 def created(value: T | None, thing: str, key: str) -> T:
-    """What was inserted, unless somebody had it before."""
+    """The inserted value; 409 if it exists already."""
     if value is None:
         raise conflict("already_exists", f"{thing} {key!r} exists already. Choose another one.")
     return value

@@ -56,13 +56,13 @@ def build(app: FastAPI, raw_routes: Sequence[RawRoute]) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         if path.startswith(API_ROOT) and path not in open_paths:
             for operation in operations.values():
-                # A route that takes something else instead of a key says so itself.
+                # A route that accepts something else instead of a key declares it itself.
                 operation["security"] = [{SCHEME: []}, *operation.get("security", ())]
     return document
 
 
 def _operation(hot: RawRoute) -> dict[str, Any]:
-    """As its owner wrote it, with what is the same for all."""
+    """The route's own operation, with the parts that all share."""
     operation = dict(hot.operation)
     named = {parameter["name"] for parameter in operation.get("parameters", ())}
     missing = [name for name in re.findall(r"{(\w+)}", hot.path) if name not in named]
@@ -76,7 +76,7 @@ def _path_parameter(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
-# The page works with no network: nothing from elsewhere is loaded, and nothing may be.
+# The page works offline: it loads nothing from other hosts, and must not.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 

@@ -1,4 +1,4 @@
-"""For whom something is made: the tenant of the key, or one below it."""
+"""The owner of a new object: the tenant of the key, or one below it."""
 
 from trunkline.api.auth import require_platform
 from trunkline.api.errors import forbidden, invalid, unknown
@@ -12,7 +12,7 @@ from trunkline.store.tenants import Tenant
 async def owner_of(
     tx: Connection, who: Principal, reseller_id: str | None, merchant_id: str | None
 ) -> Tenant:
-    """The tenant that a body names. Nothing named: the key's own. What the key cannot see is unknown to it."""
+    """The tenant that a body names. None: the key's own. A tenant that the key cannot see does not exist for it."""
     merchant_id = merchant_id or who.tenant.merchant_id
     reseller_id = reseller_id or who.tenant.reseller_id
     if merchant_id is not None:
@@ -35,7 +35,7 @@ async def _merchant(tx: Connection, who: Principal, reseller_id: str | None, mer
 
 
 def require_owner(who: Principal, owner: Tenant, thing: str) -> None:
-    """Shared things can be seen by those below, and changed only by those who own them."""
+    """Tenants below may read shared objects; only the owner may change them."""
     if owner.is_platform:
         require_platform(who, f"change this {thing}")
     elif not who.tenant.owns(owner):
@@ -53,7 +53,7 @@ async def record(
     **details: object,
 ) -> None:
     """A line in the audit log, in the transaction of the change."""
-    said = None if reason is None else str(reason)
+    text = None if reason is None else str(reason)
     await audit.record(
-        tx, actor=who.actor, action=action, subject=str(subject), tenant=owner, details=details, reason=said
+        tx, actor=who.actor, action=action, subject=str(subject), tenant=owner, details=details, reason=text
     )

@@ -1,4 +1,4 @@
-"""Pages of a list. A cursor names the last object seen, and the list that it was seen in."""
+"""Pages of a list. A cursor names the last object of the page, and its list."""
 
 import base64
 import binascii
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class PageQuery(BaseModel):
-    """How much of a list, and from where. Lists with filters add them."""
+    """Size and start of a page. Lists with filters add them."""
 
-    # A misspelt filter would otherwise be no filter at all.
+    # A misspelt filter would otherwise be ignored.
     model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(50, ge=1, le=LIMIT_MAX, description="How many objects at most.")
@@ -50,7 +50,7 @@ class Page(Generic[T]):
 class Cursors:
     """The cursors of one list, for one tenant and one set of filters.
 
-    They are not secret and not signed: whoever forges one only picks another place in a list of their own.
+    They are neither secret nor signed: a forged one only selects another position in the key's own list.
     """
 
     def __init__(self, name: str, who: Principal, query: PageQuery):
@@ -62,7 +62,7 @@ class Cursors:
 
     @property
     def fetch_limit(self) -> int:
-        """One more than asked for: its presence says that there is another page."""
+        """One more than the page: its presence shows that there is another page."""
         return self._limit + 1
 
     def start_id(self, first: UUID) -> UUID:

@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do."""
+"""The principal of a request, and its permissions."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,9 +26,9 @@ class Principal:
 
     @property
     def actor(self) -> str:
-        """How the audit log names this key."""
+        """The name of this key in the audit log."""
         return f"key:{self.key_id}"
 
     def may(self, scopes: tuple[Scope, ...]) -> bool:
-        """Any of these is enough, and `admin` is enough for everything."""
+        """Any of these is sufficient, and `admin` is sufficient for everything."""
         return not self.scopes.isdisjoint(scopes) or "admin" in self.scopes

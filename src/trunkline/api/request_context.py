@@ -1,4 +1,5 @@
-"""The outermost layer: every request has an id, every error its shape, every answer its line in the metrics."""
+"""The outermost layer: it gives every request an id, every error its shape, and counts every response in the
+metrics."""
 
 import logging
 import re
@@ -17,7 +18,7 @@ from trunkline.telemetry import bind, get_logger, metrics
 log = get_logger(__name__)
 _levels = logging.getLogger(__name__)
 
-# A client's id goes into our logs and headers, so it must be harmless in both.
+# A client's id appears in logs and headers, so it must be harmless in both.
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -48,13 +49,13 @@ class RequestContext:
         except Exception as error:
             report(scope, error)
             if answer.status is not None:
-                # Half an answer is out. Only a broken connection can still say that it is not whole.
+                # A part of the response is sent. Only closing the connection can still show that it is incomplete.
                 raise
             await errors.respond(error, answer.request_id)(scope, receive, answer)
 
 
 class _Answer:
-    """Sends on what the application sends, with the id of the request in its head."""
+    """Sends the application's response with the request's id in its headers."""
 
     def __init__(self, send: Send, request_id: str):
         self._send = send
@@ -93,7 +94,7 @@ def report(scope: Scope, error: Exception) -> None:
 
 def measure(scope: Scope, status: int | None, duration_s: float) -> None:
     method = scope["method"] if scope["method"] in _METHODS else "OTHER"
-    # The template, never the path: a path holds ids, and anybody can make up new ones.
+    # The template, never the path: a path contains ids, and clients can invent any number of them.
     route = getattr(scope.get("route"), "path", "unmatched")
     if _levels.isEnabledFor(logging.DEBUG):
         duration_ms = round(duration_s * 1000, 1)
@@ -103,7 +104,7 @@ def measure(scope: Scope, status: int | None, duration_s: float) -> None:
     seconds.observe(duration_s)
 
 
-# Finding a counter by its labels costs as much as a signature. Labels are few: methods, route templates, statuses.
+# Finding a counter by its labels costs as much as verifying a signature. Labels are few: methods, templates, statuses.
 @cache
 def _counters(method: str, route: str, status: str) -> "tuple[Counter, Histogram]":
     return metrics.HTTP_REQUESTS.labels(method, route, status), metrics.HTTP_SECONDS.labels(method, route)

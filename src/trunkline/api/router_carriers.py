@@ -1,7 +1,7 @@
-"""A carrier's webhook straight to the router: it answers with the carrier's own document.
+"""Carriers' webhooks directly to the router, which responds with the carrier's own document.
 
-`/api/v1/{twilio,plivo,exotel}/allocate?merchant_id=…&account=…`. Twilio and Plivo sign what they send. Exotel signs
-nothing: its URL carries a secret, and it sends a name and a password.
+`/api/v1/{twilio,plivo,exotel}/allocate?merchant_id=…&account=…`. Twilio and Plivo sign their requests. Exotel signs
+nothing: its URL carries a secret, and it sends user name and password.
 """
 
 import hmac
@@ -42,13 +42,13 @@ from trunkline.telephony.directory import CarrierDirectory
 log = get_logger(__name__)
 
 BODY_MAX_BYTES = 64 * 1024
-# How each carrier names a call in what it sends.
+# The field of the call's id in each carrier's request.
 CALL_FIELDS: Mapping[str, str] = {"twilio": "CallSid", "plivo": "CallUUID", "exotel": "CallSid"}
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRequest:
-    """A verified request: whose call, and how to answer it."""
+    """A verified request: its carrier, account and fields."""
 
     carrier: Carrier
     url: str
@@ -57,8 +57,8 @@ class VerifiedRequest:
 
     @property
     def held(self) -> int:
-        """How often it has held because nobody could say whether a pod is free. Counted in its URL, which the carrier
-        signs, so that waiting ends also while no engine counts."""
+        """How often the call was held because neither engine answered. Counted in its URL, which the carrier signs, so
+        that the wait ends also while no engine answers."""
         text = self.fields.get("held", "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
 
@@ -70,12 +70,12 @@ class VerifiedRequest:
 
 
 def url_secret(keys: CallbackKeys, carrier: str, account: str) -> str:
-    """What proves the URL of a carrier that signs nothing."""
+    """The secret in the URL of a carrier that signs nothing."""
     return _secret(keys.keys[0], carrier, account)
 
 
 def allocate_url(base_url: str, keys: CallbackKeys, carrier: str, account: str, merchant_id: str) -> str:
-    """The URL that is entered at the carrier."""
+    """The URL that the operator enters at the carrier."""
     query = {"merchant_id": merchant_id} if merchant_id else {}
     if account != DEFAULT_ACCOUNT:
         query["account"] = account
@@ -113,38 +113,36 @@ class CarrierApi:
 
     async def allocate(self, request: Request) -> Response:
         name = request.url.path.split("/")[3]
-        asked = await self._read(name, request)
-        if isinstance(asked, Response):
-            return asked
+        verified = await self._read(name, request)
+        if isinstance(verified, Response):
+            return verified
         try:
-            call_sid = requests.call_sid(asked.fields.get(CALL_FIELDS[name], ""))
-            merchant_id = requests.merchant_id(asked.fields.get("merchant_id"))
+            call_sid = requests.call_sid(verified.fields.get(CALL_FIELDS[name], ""))
+            merchant_id = requests.merchant_id(verified.fields.get("merchant_id"))
         except BadRequest as error:
             message = error.message.replace("call_sid", CALL_FIELDS[name])
             return _refused(400, {"success": False, "error": message, "code": "invalid_request"})
-        return _told(await self._document(asked, call_sid, merchant_id))
+        return _response(await self._document(verified, call_sid, merchant_id))
 
-    async def _document(self, asked: VerifiedRequest, call_sid: str, merchant_id: str) -> Document:
-        carrier = asked.carrier
-        asking = self._allocator.allocate(call_sid, merchant_id, may_wait=True)
+    async def _document(self, verified: VerifiedRequest, call_sid: str, merchant_id: str) -> Document:
+        carrier = verified.carrier
+        allocating = self._allocator.allocate(call_sid, merchant_id, may_wait=True)
         begun_at = self._outage.now()
         try:
-            answer = await in_time(time_left_s(asked.asked_at_s), asking)
+            answer = await in_time(time_left_s(verified.asked_at_s), allocating)
             self._outage.worked(begun_at)
-        except (
-            Exception
-        ) as error:  # somebody is on the line, and the carrier understands nothing but a document
+        except Exception as error:  # a person waits, and the carrier accepts nothing but a document
             self._outage.failed(error)
             answer = NoneFree(is_known=False)
         match answer:
             case Allocated(ws_url=url, token=token):
                 return carrier.answer_document(url, {"token": token})
             case PodWait(retry_s=retry_s):
-                return carrier.hold_document(retry_s, asked.url)
+                return carrier.hold_document(retry_s, verified.url)
             case NoneFree(is_known=False) if (
-                carrier.can_hold and (asked.held + 1) * HOLD_S <= self._hold_max_s
+                carrier.can_hold and (verified.held + 1) * HOLD_S <= self._hold_max_s
             ):
-                return carrier.hold_document(HOLD_S, asked.again_url)
+                return carrier.hold_document(HOLD_S, verified.again_url)
             case NoneFree():
                 log.warning("router.no_pods", call_id=call_sid)
                 return carrier.fallback_document(self._fallback)
@@ -170,7 +168,7 @@ class CarrierApi:
             believed = self._believed(tag, sent)
         if isinstance(believed, Forged):
             return _forged(name, believed.status)
-        # What comes after the query wins: the signature covers both, and a merchant is named by its URL.
+        # The query overrides the body: the signature covers both, and the URL names the merchant.
         return VerifiedRequest(*believed, _fields(body) | query, begun_at_s)
 
     def _believed(self, tag: CallbackTag, sent: list[WebhookRequest]) -> tuple[Carrier, str] | Forged:
@@ -188,7 +186,7 @@ class CarrierApi:
 
     def _is_ours(self, carrier: str, account: str, secret: str) -> bool:
         given = secret.encode()
-        # Every key is tried, found or not, so the time says nothing about which one signed.
+        # Every key is tried, whether one fits or not, so the time does not reveal which one signed.
         fits = [
             hmac.compare_digest(_secret(key, carrier, account).encode(), given) for key in self._keys.keys
         ]
@@ -206,7 +204,7 @@ def _length(request: Request) -> int:
 
 
 def _fields(body: bytes) -> dict[str, str]:
-    """A form, or a JSON object: by what it is, since not every carrier says it."""
+    """A form or a JSON object, detected by its content, since not every carrier sends the content type."""
     if body.lstrip()[:1] == b"{":
         try:
             content = msgspec.json.decode(body, type=dict[str, Any])
@@ -216,7 +214,7 @@ def _fields(body: bytes) -> dict[str, str]:
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
-def _told(document: Document) -> Response:
+def _response(document: Document) -> Response:
     return Response(document.body, document.status, media_type=document.content_type)
 
 

@@ -25,7 +25,7 @@ def raw_routes(
     call_time_limit_s: float = 3600.0,
     addresses: PodAddresses | None = None,
 ) -> list[RawRoute]:
-    """`is_open`: whoever reaches these endpoints may use them, as behind a wall of one's own."""
+    """`is_open`: no key is required, for a router in a network of its own."""
     who = _anybody if is_open else _tenant
     deps = RouterDeps(allocator, pods, who, is_leader, call_time_limit_s, addresses)
     return [_hot(route, is_open) for route in router_routes.routes(deps)]
@@ -43,7 +43,7 @@ def _hot(route: Any, is_open: bool) -> RawRoute:
 
 
 async def _tenant(request: Request, _scope: str) -> Tenant:
-    """The application has checked key and scope already; the router asks whose key it is."""
+    """The application has checked key and scope already; the router needs the tenant of the key."""
     principal: Principal = request.scope["state"]["principal"]
     return principal.tenant
 

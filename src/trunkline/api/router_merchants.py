@@ -1,4 +1,4 @@
-"""Merchants' tiers: Postgres is the truth, Valkey has it live at once. And the URLs that are entered at carriers."""
+"""Merchants' tiers: Postgres is the source of truth, Valkey gets changes at once. And the URLs to enter at carriers."""
 
 from typing import Any
 
@@ -61,8 +61,8 @@ class MerchantApi:
 
     async def list_all(self, request: Request) -> Response:
         async with self._store.reading() as conn:
-            found = await store.merchants(conn)
-        return _json({"items": [_item(merchant, config) for merchant, config in found.items()]})
+            merchants = await store.merchants(conn)
+        return _json({"items": [_item(merchant, config) for merchant, config in merchants.items()]})
 
     async def put(self, request: Request) -> Response:
         merchant_id = request.path_params["merchant_id"]
@@ -87,18 +87,18 @@ class MerchantApi:
     async def urls(self, request: Request) -> Response:
         merchant_id = request.query_params.get("merchant_id", "")
         account = request.query_params.get("account", "default")
-        found: dict[str, str] = {}
+        urls: dict[str, str] = {}
         for name in CALL_FIELDS:
             try:
                 carrier = self._carriers.get(name, account)
             except CarrierConfigError:
                 continue
             url = allocate_url(self._public_base_url, self._callback_keys, name, account, merchant_id)
-            found[name] = carrier.entry_url(url)
-        return _json({"urls": found})
+            urls[name] = carrier.entry_url(url)
+        return _json({"urls": urls})
 
     async def _make_live(self, merchant_id: str, config: str) -> None:
-        """At once, if Valkey can be reached; else with the next reconcile."""
+        """Write to Valkey at once; if it is away, the pool manager's next reconcile does it."""
         try:
             await router_manager.set_merchant(self._bus, self._keys, merchant_id, config)
         except BusUnavailable as error:
@@ -116,7 +116,7 @@ def _config(body: TierBody, merchant_id: str) -> str:
 
 
 def _item(merchant_id: str, config: str) -> dict[str, Any]:
-    """What was written by hand may be anything."""
+    """A config that was written by hand may have any form."""
     try:
         content = msgspec.json.decode(config, type=dict[str, Any])
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""The router's endpoints in the OpenAPI document: what each is sent, what it answers with, and when it refuses."""
+"""The router's endpoints in the OpenAPI document: their requests, responses and errors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 
 
 def _object(required: str, /, **properties: Schema) -> Schema:
-    """`required` names the fields that are always there, with spaces between; all of them if it is `*`."""
+    """`required` names the fields that are always present, separated by spaces; `*` for all."""
     names = list(properties) if required == "*" else required.split()
     return {"type": "object", "properties": properties, **({"required": names} if names else {})}
 
@@ -55,7 +55,7 @@ def _flag(description: str) -> Schema:
 
 _CALL_SID = _text("The carrier's id of the call.", "CA123", pattern=f"^{CALL_SID}$")
 _POD_NAME = _text("As Kubernetes names pods.", "voice-agent-0", pattern=f"^{POD_NAME}$")
-# In answers nothing is promised of their form: a key that somebody wrote by hand is shown as it is.
+# Responses do not guarantee their form: a key that was written by hand is shown as it is.
 _SOME_CALL = _text("The carrier's id of the call.", "CA123")
 _SOME_POD = _text("The pod's name.", "voice-agent-0")
 _SOME_TIER = _text(

@@ -1,4 +1,4 @@
-"""The HTTP servers of a process. Ports are bound before anything else starts, so a taken one is told at once."""
+"""The HTTP servers of a process. Ports are bound before anything else starts, so that a taken one fails at once."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ KEEP_ALIVE_S = 75
 
 
 class PortTaken(TrunklineError):
-    """Somebody else listens there."""
+    """Another process listens on this port."""
 
 
 def bind(host: str, port: int, variable: str) -> socket.socket:
@@ -48,7 +48,7 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # Left on, anybody on this machine could say who sent a request. Webhooks have their own rule.
+                # With it any process on this machine could forge the client's address. Webhooks have their own rule.
                 proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, int(shutdown_timeout_s)),
@@ -64,14 +64,14 @@ class HttpServer:
         self._serving = asyncio.create_task(self._server.serve([self._listener]), name=f"http {self.port}")
 
     async def stop(self) -> None:
-        """Close the door, let open requests finish within the limit."""
+        """Accept no connections, and let open requests finish within the limit."""
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
 
 
 class _Quiet(uvicorn.Server):
-    """Signals belong to the process, which stops its parts in order."""
+    """Handles no signals: the process does, and stops its components in order."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

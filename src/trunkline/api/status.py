@@ -1,4 +1,4 @@
-"""The application of the metrics port: the three pages for those who watch the process, and nothing else."""
+"""The application of the metrics port: the three probes of the process, and nothing else."""
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError

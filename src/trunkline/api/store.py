@@ -1,4 +1,4 @@
-"""The database as a route uses it: in bounded time, and with one word for every way of being away."""
+"""The database for routes: with timeouts, and one error for every kind of unavailability."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -31,7 +31,7 @@ class Store:
 
     @asynccontextmanager
     async def writing(self, *, timeout_s: float | None = None) -> AsyncIterator[Connection]:
-        """For one transaction. An exception inside undoes it. A large one is given more time than others."""
+        """For one transaction. An exception inside rolls it back. A large one may set a longer timeout."""
         with _translated():
             async with asyncio.timeout(timeout_s or self._timeout_s), self._database.transaction() as tx:
                 yield tx
@@ -42,7 +42,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except BAD_VALUE:
-        raise  # a value that Postgres cannot take: our mistake, whoever asks how often
+        raise  # a value that Postgres refuses: a bug, which a retry repeats
     except REFERENCE_GONE as error:
         raise conflict(
             "changed_meanwhile",

@@ -1,7 +1,7 @@
-"""A bound on how long a client may take for an answer that is written piece by piece: each piece has its time.
+"""Limits how long a client may take to read a streamed response: each chunk has its timeout.
 
-A piece that nobody takes keeps the request open, and with it whatever it reads from. An answer of one piece is handed
-to the kernel at once, so it needs no clock.
+A chunk that the client does not read keeps the request and its database connection open. A response of one chunk is
+handed to the kernel at once, so it needs no timeout.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ log = get_logger(__name__)
 
 
 class NotTaken(OSError):
-    """The client does not take what it asked for."""
+    """The client does not read the response."""
 
 
 class WriteGuard:

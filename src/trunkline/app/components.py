@@ -1,4 +1,4 @@
-"""The components of a process, in the order of a call's life. Each is built of those above it; nothing decides here."""
+"""The components of a process, in the order in which a call passes them. Each is built from those above it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -101,17 +101,17 @@ INBOX_CLOSE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What every component stands on."""
+    """Engines and settings that every component needs."""
 
     settings: Settings
     database: Database
     bus: Bus
     clock: Clock
     public_base_url: str
-    # Connections that only answers to carriers use: a person who picked up does not wait behind a report.
+    # Only for answers to carriers: an answered call does not wait behind a report.
     answers_database: Database
-    # For appends to mailboxes, and for the claims and leases of calls' mailboxes: whoever fills the common pool takes
-    # neither a webhook nor a lease with it.
+    # For appends to mailboxes, and for claims and leases of calls' mailboxes: an exhausted common pool affects neither
+    # webhooks nor leases.
     appends_database: Database
     leases_database: Database
     secrets: list[str] = field(repr=False)
@@ -132,7 +132,7 @@ class Runtime:
 
 
 class Ingress:
-    """Accounts at carriers, whose webhooks report what became of calls, and the inbox that keeps the reports."""
+    """Accounts at carriers, whose webhooks report the states of calls, and the inbox that stores the reports."""
 
     def __init__(self, runtime: Runtime):
         settings, database = runtime.settings, runtime.database
@@ -152,7 +152,7 @@ class Ingress:
         self.late_events = LateEvents(self.inbox.append_all)
 
     async def close_inbox(self) -> None:
-        """What it has taken is written; a Postgres that hangs does not keep the process from ending."""
+        """Write the accepted events; a Postgres that hangs does not keep the process from ending."""
         try:
             async with asyncio.timeout(INBOX_CLOSE_S):
                 await self.late_events.aclose()
@@ -162,7 +162,7 @@ class Ingress:
 
 
 class ControlPlane:
-    """Stops and flags, the guard against a restored database, and whoever tells operators of alarms."""
+    """Stops and flags, the guard against a restored database, and the notifier of alarms."""
 
     def __init__(self, runtime: Runtime):
         settings, database, clock = runtime.settings, runtime.database, runtime.clock
@@ -215,7 +215,7 @@ class CallRouter:
         )
         self._cluster: ClusterApi | None = None
         reflector: Reflector | None = None
-        # Who says which pods there are, and who manages their pools: on a cluster, or with Postgres alone.
+        # The source of pods and the election of the pool manager: a cluster, or Postgres alone.
         self.election: list[Loop] = []
         self.protection: list[LeaderLoop] = []
         heartbeats = HeartbeatSource(bus, self.keys, config)
@@ -310,7 +310,7 @@ class Dispatch:
 
 
 class PostCall:
-    """Folds what carriers report into facts, and enqueues what follows a call with the fact that caused it."""
+    """Folds carriers' reports into facts, and enqueues follow-up jobs with the fact that caused them."""
 
     def __init__(self, runtime: Runtime, ingress: Ingress, dispatch: Dispatch):
         self._runtime = runtime
@@ -377,7 +377,7 @@ class PostCall:
 
 
 class Maintenance:
-    """Finds what is lost or late, and makes what recurs: what others than the table of loops need of it."""
+    """Checkers and makers of recurring work that other components need beside the table of loops."""
 
     def __init__(self, runtime: Runtime, ingress: Ingress, control: ControlPlane, dispatch: Dispatch):
         settings, database, bus, clock = runtime.settings, runtime.database, runtime.bus, runtime.clock

@@ -1,4 +1,4 @@
-"""What the outside sees: the API, webhooks, agents, the router's endpoints and the console, behind one port."""
+"""The HTTP surface: the API, webhooks, endpoints of agents and of the router, and the console, behind one port."""
 
 from functools import partial
 
@@ -54,7 +54,7 @@ class HttpSurface:
         http = runtime.settings.http
         self._limits = ApiLimits(body=BodyRule(http.max_body_bytes, http.read_timeout_s))
         self._view = PublicView(http.public_base_url, http.trusted_proxies, http.fallback_base_url)
-        # Those that bound their bodies themselves, and are asked for by the thousand.
+        # The hottest routes, which bound their bodies themselves.
         self._hottest = [*self._webhooks().raw_routes(), *self._router_routes()]
         self.api: FastAPI = create_api(
             ApiDeps(
@@ -101,7 +101,7 @@ class HttpSurface:
         )
 
     def fast_path(self) -> FastPath:
-        """The API, with a lane of their own for those who cannot wait."""
+        """The API, with the fast path of the hottest routes before it."""
         http = self._runtime.settings.http
         return FastPath(
             WriteGuard(self.api, http.write_timeout_s),
@@ -114,7 +114,8 @@ class HttpSurface:
         ingress, router, keys = self._ingress, self._router, self._ingress.callback_keys
         store = Store(self._runtime.database, timeout_s=self._limits.store_timeout_s)
         agents = AgentApi(store, router.call_keys, post_call.enrichment)
-        # Anybody can knock there, so it has looks of its own, and fewer: nobody delays those of the webhooks.
+        # Unauthenticated requests can trigger it, so it has its own, slower reading, which does not delay the
+        # webhooks'.
         look = AccountLook(ingress.accounts.refresh, interval_s=1.0)
         carriers = CarrierApi(
             router.allocator,
@@ -156,7 +157,7 @@ class HttpSurface:
 
     def _probes(self) -> dict[str, HealthProbe]:
         """A process that answers carriers stays in its load balancer while one engine answers: all processes share the
-        engines, so an engine's outage would take out all of them, and nobody who picks up would reach an agent."""
+        engines, so one engine's outage would take out all of them, and no answered call would reach its agent."""
         answers = not {"api", "router"}.isdisjoint(self._runtime.settings.roles)
         return {
             "postgres": HealthProbe(self._probe_postgres, is_alternative=answers),

@@ -1,11 +1,10 @@
-"""The whole system: every component and every loop of one Trunkline process, in the order of a call's life.
+"""The whole system: every component and every loop of one Trunkline process, in the order in which a call passes them.
 
     async with Platform.open(settings) as platform:
         …
 
-A process does what its roles say; `Platform.loops_by_role` is the table of who runs what. Starting: engines answer,
-ports are bound, loops run. Stopping is the other way round: nothing new is begun, what was begun is finished within a
-limit, then connections close.
+A process runs the loops of its roles; `Platform.loops_by_role` is the table. Start: engines answer, ports are bound,
+loops run. Stop is the reverse: begin no new work, finish running work within a limit, then close connections.
 """
 
 import asyncio
@@ -61,7 +60,7 @@ from trunkline.telephony.carrier_registry import STREAMLESS
 
 log = get_logger(__name__)
 
-# An answer takes a millisecond of a connection: this many carry thousands a second.
+# An answer takes a millisecond of a connection: this many serve thousands per second.
 ANSWER_CONNECTIONS = 3
 ANSWER_COMMAND_S = 1.0
 # A claim, a renewal of leases and a completion at once.
@@ -76,7 +75,7 @@ ANSWERS_CALLS = "api or router"
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """`every`: they run in every process of the role. `leader`: their duty is done by the one that leads."""
+    """`every`: run in every process of the role. `leader`: do their duty only in the leader."""
 
     every: Sequence[Loop]
     leader: Sequence[LeaderLoop] = ()
@@ -84,7 +83,7 @@ class Loops:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionPools:
-    """Connections to Postgres, apart where one use must not wait for another."""
+    """Pools of connections to Postgres, separate where one use must not wait for another."""
 
     common: Database
     answers: Database
@@ -220,10 +219,8 @@ class Platform:
         log.info("platform.started", roles=",".join(self.settings.roles), url=self.base_url)
 
     async def warn_without_agents(self) -> None:
-        """An installation that dials, and knows no agent, dials nobody: say so, and what ends it.
-
-        Before the first carrier account is stored too: whoever stores it reads the log of this start, not of another.
-        """
+        """An installation with dialers and without agents dials nothing: log that, and the remedy. Before the first
+        carrier account is stored too: the operator who stores it reads this process's log."""
         carriers = {carrier for carrier, _ in self.ingress.carriers.names}
         needing = carriers - STREAMLESS
         if "dispatcher" not in self.settings.roles or self.dispatch.agents.are_elsewhere:
@@ -241,7 +238,7 @@ class Platform:
         )
 
     async def stop(self) -> None:
-        """Begin nothing new, finish what was begun, within the limit."""
+        """Begin no new work, and finish running work within the limit."""
         log.info("platform.stopping")
         for loop in self.loops():
             loop.stop()
@@ -266,7 +263,7 @@ class Platform:
         log.info("platform.stopped")
 
     async def _say_goodbye(self) -> None:
-        """First of all, because whoever is impatient may end this process before it has finished."""
+        """First of all, because the process may be killed before it has finished."""
         try:
             async with asyncio.timeout(GOODBYE_S):
                 await self.control.presence.leave()
@@ -280,7 +277,7 @@ class Platform:
         return [loop for row in rows for loop in (*row.every, *row.leader)]
 
     def _loops_by_role(self) -> dict[str, Loops]:
-        """Every loop, and who runs it. With the role `jobs`, `JobService` runs the loops of its queue beside these."""
+        """Every loop, by role. With the role `jobs`, `JobService` runs the loops of its queue beside these."""
         settings, database, bus = self.settings, self.database, self.bus
         ingress, control, router, dispatch = self.ingress, self.control, self.router, self.dispatch
         maintenance, jobs = self.maintenance, settings.jobs
@@ -309,24 +306,24 @@ class Platform:
             "control": Loops(
                 [
                     maintenance.leadership,
-                    # The schedule and the channels in Valkey, as Postgres has them.
+                    # Rebuild the schedule and the channels in Valkey from Postgres.
                     Rebuilder(database, bus, control.controls, control.rollout),
                     Loader(database, bus, jitter_max_s=settings.dispatch.loader_jitter_max_s),
                     Refiller(database, bus),
                     maintenance.channels,
-                    # Calls of which nothing was heard, that should end, or whose price is not known yet.
+                    # Calls without webhooks, calls that should end, and calls without a price.
                     maintenance.checker,
                     maintenance.live_calls,
                     HangUps(database, ingress.carriers),
                     CarrierCosts(database, ingress.carriers),
-                    # Agents' slots whose attempts are over.
+                    # Agents' slots whose attempts have ended.
                     SlotCheck(
                         database,
                         router.slot_releaser.release,
                         doubt_s=maintenance.check_limits.ring_over_s,
                         tombstone_s=router.slot_releaser.tombstone_s,
                     ),
-                    # Leads: asked about ahead of their turn, made, followed, ended.
+                    # Leads: pre-checks ahead of their due time, creation, follow-up, end.
                     dispatch.precheck_walk,
                     maintenance.reminders,
                     ReminderFollower(database),
@@ -334,7 +331,7 @@ class Platform:
                     CampaignKeeper(database),
                     CountFolder(database),
                     AbandonmentGauges(database),
-                    # Mailboxes: what is old goes, and what waits is shown.
+                    # Mailboxes: retention and gauges.
                     MailboxRetention(database, keep_s=settings.mailboxes.keep_s),
                     MailboxGauges(database),
                 ],
@@ -352,7 +349,7 @@ class Platform:
         }
 
     async def _finish(self) -> None:
-        # First the dials: their requests are at the carriers, and no slow loop may use up their time.
+        # First the dials: their requests are at the carriers, and a slow loop must not use up their time.
         dialer = self.dispatch.dialer
         await asyncio.gather(*(task for task in self._tasks if task.get_name() == dialer.name))
         await dialer.drain()

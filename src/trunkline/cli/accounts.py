@@ -1,4 +1,4 @@
-"""`trunkline accounts`: what numbers are dialled with. A token that is not given as an option is asked for.
+"""`trunkline accounts`: carrier accounts of numbers. A token that is not given as an option is prompted for.
 
 trunkline accounts add twilio --account-sid AC0123…
 trunkline accounts list
@@ -138,10 +138,10 @@ def _add(
 
 
 async def _added(api: Transport, body: dict[str, Any]) -> tuple[Any, str]:
-    """The account, and whether the carrier knows it. One that it does not know is not kept."""
+    """The account, and the result of its check at the carrier. One that the carrier refuses is removed again."""
     account = await api.post(f"{ROOT}/accounts", body)
     try:
-        found = await api.post(
+        listing = await api.post(
             f"{ROOT}/accounts/numbers", {"carrier": body["carrier"], "account": body["name"]}
         )
     except ApiError as error:
@@ -149,7 +149,7 @@ async def _added(api: Transport, body: dict[str, Any]) -> tuple[Any, str]:
             await api.delete(f"{ROOT}/accounts/{account['id']}")
             raise
         return account, f"Kept, but not checked: {error.message}"
-    return account, f"{body['carrier']} knows it, and has {len(found['numbers'])} numbers for it."
+    return account, f"{body['carrier']} knows it, and has {len(listing['numbers'])} numbers for it."
 
 
 def _remote(ctx: Context) -> Remote:

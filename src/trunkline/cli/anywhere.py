@@ -1,8 +1,7 @@
-"""`--json`, `--url` and `--key` may stand anywhere on the line: before the first word, behind it, or at the end.
+"""Accepts `--json`, `--url` and `--key` anywhere on the command line: before the first word, behind it, or at the end.
 
-Every command about a running platform belongs to a group that takes them (`control.connect`). Its commands take them
-too, and so does `trunkline` itself; the one that stands furthest behind counts, and what is said on the line counts
-before the environment.
+Every command about a running platform belongs to a group with these options (`control.connect`). Its commands have them
+too, and so does `trunkline` itself; the last one on the line counts, and the line overrides the environment.
 """
 
 import dataclasses
@@ -15,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 _META = "trunkline.cli.anywhere"
 _NAMES = ("as_json", "url", "key")
-# From context, option and value to the value that holds. The context that is handed over is not of typer's public type.
+# From context, option and value to the effective value. The context is not of typer's public type.
 Choose = Callable[[Any, Any, Any], Any]
 
 _model = typer.Typer(add_completion=False)
@@ -27,7 +26,7 @@ def _options(
     url: Annotated[str, typer.Option("--url", help="Where the API is.", show_default=False)] = "",
     key: Annotated[str, typer.Option("--key", help="The API key.", show_default=False)] = "",
 ) -> None:
-    """Never run: the options are taken from it."""
+    """Never called: only its options are used."""
 
 
 _MODELS: dict[str, TyperOption] = {
@@ -48,8 +47,8 @@ class OptionsAnywhere(TyperGroup):
 
 
 def _extend(command: Any, *, is_remote: bool) -> None:
-    """Give a command the options that it lacks, if it is about a running platform, and let those that it has know of
-    what was said before it."""
+    """Add the options that a command about a running platform lacks, and let those that it has use values given before
+    it."""
     if not isinstance(command, TyperCommand | TyperGroup):
         return
     own = {param.name: param for param in command.params}
@@ -70,19 +69,19 @@ def _option(name: str, choose: Choose) -> TyperOption:
 
 
 def _keep(ctx: Any, option: Any, value: Any) -> Any:
-    """Said before the first word: for whichever command follows."""
+    """Given before the first word: store it for the command that follows."""
     if _is_said(ctx, option):
         ctx.meta.setdefault(_META, {})[option.name] = value
     return value
 
 
 def _choose(ctx: Any, option: Any, value: Any) -> Any:
-    """Of a command that has the option itself: what was said with it, before it, or in the environment."""
+    """For a command with the option: the value given with it, before it, or in the environment."""
     return value if _is_said(ctx, option) else ctx.meta.get(_META, {}).get(option.name, value)
 
 
 def _change(ctx: Any, option: Any, value: Any) -> Any:
-    """Said behind the group, which has made its connection of what stood before."""
+    """Given behind the group, which has connected with the options before: change the connection."""
     if _is_said(ctx, option):
         ctx.obj = dataclasses.replace(ctx.obj, **{str(option.name): value})
     return value

@@ -1,4 +1,4 @@
-"""`trunkline call +14155550123`: one call, now, followed until it is over."""
+"""`trunkline call +14155550123`: one call, now, followed until it ends."""
 
 import asyncio
 import json
@@ -14,8 +14,8 @@ from trunkline.cli.leads import Payload
 from trunkline.client.transport import Transport
 
 POLL_S = 0.5
-# What is dialled at once needs no explanation. A lead that is held back before any gate was asked, because no agent is
-# free, has no refusal that could be shown.
+# A lead that is dialled at once needs no explanation. One that waits for an agent has passed no gate yet, so it has no
+# refusal to show.
 EXPLAIN_EVERY = 4
 
 
@@ -53,7 +53,7 @@ def call(
         raise typer.Exit(1)
 
 
-# Outcomes of a lead that was never dialled, or of which nobody knows.
+# Outcomes of a lead that was never dialled, or whose outcome is unknown.
 _NOT_CALLED = frozenset(
     {"PRECHECK_FAILED", "BLACKLISTED", "NUMBER_UNAVAILABLE", "INVALID_PHONE", "NO_CONFIG", "CALL_LIMIT_REACHED",
      "ABORTED", "CARRIER_ERROR", "UNKNOWN"}
@@ -69,28 +69,28 @@ def _read(payload: str) -> Any:
 
 async def _place(api: Transport, body: dict[str, Any], *, wait: bool, quiet: bool) -> dict[str, Any]:
     lead: dict[str, Any] = await api.post(f"{ROOT}/leads", body)
-    told: set[tuple[str, str, str]] = set()
+    printed: set[tuple[str, str, str]] = set()
     looks = 0
     while wait:
         lead = await api.get(f"{ROOT}/leads/{lead['id']}")
         looks += 1
         if not quiet:
-            _tell(lead, told)
+            _print_new(lead, printed)
             if lead["status"] == "BACKLOG" and looks % EXPLAIN_EVERY == 0:
-                _explain((await api.get(f"{ROOT}/leads/{lead['id']}/why"))["answer"], told)
+                _explain((await api.get(f"{ROOT}/leads/{lead['id']}/why"))["answer"], printed)
         if lead["status"] == "FINISHED":
             break
         await asyncio.sleep(POLL_S)
     return lead
 
 
-def _explain(answer: str, told: set[tuple[str, str, str]]) -> None:
-    if ("", "why", answer) not in told:
-        told.add(("", "why", answer))
+def _explain(answer: str, printed: set[tuple[str, str, str]]) -> None:
+    if ("", "why", answer) not in printed:
+        printed.add(("", "why", answer))
         out.print(answer)
 
 
-# What a person who waits for a call wants to see of it.
+# The timeline events to show while waiting for a call.
 _LIFE = frozenset(
     {
         "created",
@@ -108,16 +108,16 @@ _LIFE = frozenset(
 )
 
 
-def _tell(lead: dict[str, Any], told: set[tuple[str, str, str]]) -> None:
-    """What has happened since, and, as long as nothing does, why not."""
+def _print_new(lead: dict[str, Any], printed: set[tuple[str, str, str]]) -> None:
+    """Print the new timeline events and refusals."""
     for happened in lead["timeline"]:
         line = (happened["attempt_id"] or happened["at"], happened["source"], happened["what"])
-        if line not in told and happened["what"] in _LIFE:
-            told.add(line)
+        if line not in printed and happened["what"] in _LIFE:
+            printed.add(line)
             reason = f"  {happened['reason']}" if happened["reason"] else ""
             out.print(f"{happened['at'][11:19]}  {happened['what']}{reason}")
     for decision in lead["decisions"]:
         line = ("", "decision", decision["reason"])
-        if line not in told:
-            told.add(line)
+        if line not in printed:
+            printed.add(line)
             out.print(f"waits: {decision['reason']}  (`trunkline leads why {lead['id']}` says more)")

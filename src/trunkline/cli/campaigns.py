@@ -40,7 +40,7 @@ AbandonMax = Annotated[
 ]
 Ramp = Annotated[int, typer.Option(min=0, max=86_400, help="Seconds until it is at its full pace.")]
 
-# A million rows over a slow line, and then the time to load them.
+# A million rows over a slow connection, and the time to load them.
 UPLOAD_TIMEOUT_S = 3600.0
 RESULTS_TIMEOUT_S = 3600.0
 WATCH_S = 2.0
@@ -226,10 +226,10 @@ async def _watch(api: Transport, path: str) -> Any:
     with Progress(*columns, console=bar_out) as bars:
         bar = bars.add_task("finished", total=1.0, end="")
         while True:
-            found = await api.get(path)
-            bars.update(bar, completed=found["share"], end=found["estimated_end_at"] or "")
-            if found["status"] == "STOPPED" or found["finished"] == found["leads"]:
-                return found
+            current = await api.get(path)
+            bars.update(bar, completed=current["share"], end=current["estimated_end_at"] or "")
+            if current["status"] == "STOPPED" or current["finished"] == current["leads"]:
+                return current
             await asyncio.sleep(WATCH_S)
 
 

@@ -1,4 +1,4 @@
-"""Where commands print. A terminal is as wide as it is; a pipe or a file has no width, so nothing is cut there."""
+"""The output of commands. A pipe or a file has no width, so nothing is truncated there."""
 
 from rich.console import Console, ConsoleDimensions
 

@@ -48,7 +48,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Which platform, and how its answers are shown."""
+    """The connection to a platform, and the format of the output."""
 
     url: str
     key: str
@@ -113,7 +113,7 @@ _NO_FLAG: dict[str, Any] = {
     "merchants": {},
     "version": 0,
 }
-# Unset, these are on: that turns them on for whoever had them off.
+# Flags that are on when unset: unsetting them turns them on where they were off.
 _ON_BY_DEFAULT = ("event_dispatch",)
 _LINE = ("at", "actor", "action", "subject", "reason")
 
@@ -242,7 +242,7 @@ async def _flag_rule(
     resellers: Mapping[str, bool | None],
     merchants: Mapping[str, bool | None],
 ) -> tuple[dict[str, Any], int]:
-    """The flag as it is to be, and the version that this was made from."""
+    """The new rule of the flag, and the version that it is based on."""
     now = await _flag(api, name)
     rule = {
         "enabled": now["enabled"] if enabled is None else enabled,
@@ -321,7 +321,7 @@ def _seconds(text: str) -> int:
 
 
 def _named(pairs: Sequence[str]) -> dict[str, bool | None]:
-    """None: it is named no more, and the percentage decides."""
+    """None: remove the name, so that the percentage decides."""
     named = {}
     for pair in pairs:
         name, _, state = pair.partition("=")

@@ -1,6 +1,6 @@
 """The demo: the real platform and real engines, a simulated carrier on the wire, simulated pods.
 
-What it claims at the end is read from the carrier's ledger and the pods' own records.
+Its report at the end is from the carrier's ledger and the pods' own records.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from trunkline.telephony.simulator.answered_calls import without_agent
 # Simulated calls of 20 to 80 s last about one second.
 TIME_SCALE = 0.02
 PODS = 40
-# A few for a better tier; for the others one for each channel of the numbers, and a few that are between two calls.
+# A few pods in the gold tier; the others are one for each channel, and a few that are between two calls.
 TIERS = '{"gold": {"type": "exclusive", "target": 4}, "standard": {"type": "exclusive", "target": 36}}'
 CONCURRENT_UPLOADS = 16
 REFRESH_S = 0.25
-# The longest a run may take: its leads at their pace, and then some.
+# How much longer than the pace of its leads a run may take.
 PATIENCE_S = 60.0
 
 
@@ -44,7 +44,7 @@ class DemoPlan:
 
 
 async def run_demo(settings: Settings, plan: DemoPlan, stop: asyncio.Event) -> bool:
-    """True if every lead finished and the ledger shows that the promise was kept."""
+    """True if every lead finished and the ledger shows no double dial and no call over capacity."""
     out.print(f"Starting Postgres, Valkey, the platform, a simulated carrier and {PODS} simulated pods …")
     async with AsyncExitStack() as stack:
         demo = await Demo.start(stack, settings, plan)
@@ -145,7 +145,7 @@ class Demo:
         return Snapshot(progress, shown, self._lateness(), self.carrier.ledger.live(), self.plan.leads)
 
     def _lateness(self) -> Lateness | None:
-        """Measured at the carrier: when it got the request, against when the lead was due."""
+        """Measured at the carrier: from the lead's due time to the arrival of the request."""
         return Lateness.of(
             [
                 dial.requested_at - self._due[attempt].timestamp()

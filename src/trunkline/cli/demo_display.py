@@ -1,4 +1,4 @@
-"""What the demo shows while it runs, and at its end."""
+"""The demo's display while it runs, and its report."""
 
 from dataclasses import dataclass
 
@@ -65,7 +65,7 @@ def _channels(uses: list[ChannelUse]) -> RenderableType:
 
 @dataclass(frozen=True, slots=True)
 class DemoVerdict:
-    """What the carrier's ledger and the pods' records say, beside what we believe."""
+    """The figures of the carrier's ledger and the pods' records, beside the platform's own."""
 
     leads: int
     finished: int

@@ -14,7 +14,7 @@ POOL = "demo"
 NUMBERS = {"+14155550100": 5, "+14155550101": 10, "+14155550102": 15}
 LEADS_PER_S = 25.0
 AREA_CODES = (212, 303, 404, 512, 617, 702, 808, 916)
-# Time to load the leads before the first is due, so that nothing is late before it begins.
+# Time to load the leads before the first is due, so that none is late from the start.
 HEAD_START_S = 1.0
 
 
@@ -27,7 +27,7 @@ class DemoLead:
 
 
 async def prepare(client: TrunklineClient) -> None:
-    """Make what is not there yet: the demo may run again on the same folder."""
+    """Create what is missing: the demo may run again on the same folder."""
     await _once(client.create_reseller(RESELLER, "Demo"))
     await _once(client.create_pool(POOL, "Demo numbers", reseller_id=RESELLER))
     for merchant_id in MERCHANTS:

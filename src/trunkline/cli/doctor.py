@@ -1,4 +1,4 @@
-"""The doctor: looks at everything the platform stands on, and says what to fix."""
+"""The doctor: checks everything that the platform depends on, and says what to fix."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from trunkline.store import migrate, schedule
 from trunkline.store.database import CANNOT_CONNECT, describe
 from trunkline.store.driver import SingleConnection, connect_single
 
-# A lead is dialled when Postgres' clock says so; logs and certificates go by this machine's.
+# Postgres' clock decides when a lead is due; logs and certificates use this machine's.
 CLOCK_DIFFERENCE_MAX_S = 1.0
 TIMEOUT_S = 5.0
 
@@ -73,14 +73,14 @@ async def _postgres(url: str) -> list[Finding]:
         return [Finding("Postgres", "problem", f"cannot be reached: {describe(error)}. Check DATABASE_URL")]
     try:
         version = connection.get_server_version()
-        found = [Finding("Postgres", "ok", f"version {version.major}.{version.minor}")]
+        findings = [Finding("Postgres", "ok", f"version {version.major}.{version.minor}")]
         if version.major < migrate.POSTGRES_MAJOR_MIN:
-            found = [
+            findings = [
                 Finding(
                     "Postgres", "problem", f"version {version.major}: {migrate.POSTGRES_MAJOR_MIN} is needed"
                 )
             ]
-        return [*found, await _clock(connection), await _migrations(connection)]
+        return [*findings, await _clock(connection), await _migrations(connection)]
     finally:
         await connection.close()
 

@@ -1,7 +1,7 @@
-"""The doctor's look at carriers: are the credentials known, can carriers reach us, and do their signatures fit.
+"""The doctor's checks of carriers: are the credentials valid, can carriers reach the API, and do their signatures fit.
 
-A carrier signs the URL that it was given. If a proxy makes another one of it, no signature fits and every webhook is
-refused; so the doctor sends itself a request along the public way and compares what was sent with what was seen.
+A carrier signs the URL that it has. If a proxy changes the URL, no signature fits and every webhook is refused; so the
+doctor sends a request to the public URL and compares the URL that it sent with the one that the API saw.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ TIMEOUT_S = 5.0
 
 async def examine_carriers(settings: Settings, database_url: str | None) -> list[Finding]:
     known = known_secrets(settings)
-    # Without the platform's key nothing stored can be opened, and no URL can be signed; the rest can be looked at.
+    # Without the platform's key stored credentials cannot be opened and URLs not signed; the rest can be checked.
     keys = CallbackKeys.from_secrets(known or [secrets.token_urlsafe()])
     accounts = accounts_of(settings, keys)
     stored, findings = await _stored(database_url, known, keys) if database_url else ({}, [])
@@ -47,7 +47,7 @@ async def examine_carriers(settings: Settings, database_url: str | None) -> list
         await directory.aclose()
     findings.append(await _public_url(settings, accounts, keys, can_sign=bool(known)))
     fallback = settings.http.fallback_base_url
-    if fallback:  # it is asked only when the other one fails, so nobody else notices that it leads nowhere
+    if fallback:  # used only when the other one fails, so nothing else detects that it is wrong
         findings.append(
             await _tried("FALLBACK_BASE_URL", fallback, min(accounts), keys, can_sign=bool(known))
         )
@@ -67,12 +67,12 @@ async def _stored(
     try:
         database = await store_database.connect(database_url, pool_size=1)
     except CANNOT_CONNECT:
-        return {}, []  # said of Postgres already
+        return {}, []  # the check of Postgres reports it
     try:
         async with database.connection() as conn:
             rows = await store_accounts.active(conn)
     except NO_SUCH_TABLE:
-        return {}, []  # said of the migrations already
+        return {}, []  # the check of migrations reports it
     finally:
         await database.close()
     found: dict[AccountName, CarrierAccount] = {}
@@ -90,7 +90,7 @@ async def _stored(
 
 
 async def _account(directory: CarrierDirectory, name: AccountName) -> Finding:
-    """One question to the carrier, the list of numbers, which costs nothing and rings nobody."""
+    """One request to the carrier, the list of numbers, which costs nothing."""
     try:
         found = await directory.get(*name).own_numbers()
     except CarrierConfigError as error:
@@ -161,7 +161,7 @@ def _is_here(base_url: str | None) -> bool:
 
 
 def _compared(what: str, base_url: str, url: str, status: int, told: Mapping[str, object]) -> Finding:
-    """Which URL a carrier would sign, and which one is seen where its signature is verified."""
+    """Compare the URL that a carrier would sign with the one that the API sees."""
     if status == 403:
         hint = f"{base_url} refuses our own URL: another TRUNKLINE_SECRET_KEY there, or a proxy changes the query"
         return Finding(what, "problem", hint)

@@ -1,5 +1,5 @@
-"""What the doctor finds out about packs of legal rules: whether those that are named are old, and whether phones ring
-for as long as they ask."""
+"""The doctor's checks of rule packs: whether those in use are outdated, and whether phones ring as long as they
+require."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -17,7 +17,7 @@ from trunkline.store.policy import PolicyKey
 
 
 async def examine_packs(settings: Settings, database_url: str) -> list[Finding]:
-    """Nothing, where no policy names one, or policies cannot be read: that is told elsewhere."""
+    """None if no policy names a pack, or policies cannot be read, which another check reports."""
     try:
         database = await store_database.connect(database_url, pool_size=1)
     except StoreUnavailable:
@@ -42,12 +42,12 @@ async def _packs(conn: Connection) -> list[Pack]:
 def judge(packs: Sequence[Pack], ring_timeout_s: float, today: date) -> list[Finding]:
     if not packs:
         return []
-    findings = [Finding("packs", "warning", told) for told in warnings(packs, today)]
+    findings = [Finding("packs", "warning", text) for text in warnings(packs, today)]
     for pack in packs:
         least_s = pack.abandoned_calls.ring_min_s if pack.abandoned_calls else None
         if least_s is not None and ring_timeout_s < least_s:
-            told = f"{pack.name} asks that phones ring for {least_s} s: RING_TIMEOUT is {ring_timeout_s:g} s"
-            findings.append(Finding("packs", "warning", told))
+            text = f"{pack.name} asks that phones ring for {least_s} s: RING_TIMEOUT is {ring_timeout_s:g} s"
+            findings.append(Finding("packs", "warning", text))
     return findings or [
         Finding("packs", "ok", f"{len(packs)} named, each compared with the law within a year")
     ]

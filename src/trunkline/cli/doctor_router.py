@@ -1,4 +1,4 @@
-"""What the doctor finds out about pods: whether there are any, and whether every merchant's calls can have one."""
+"""The doctor's checks of pods: whether there are any, and whether every merchant's calls can get one."""
 
 from collections.abc import Mapping, Sequence
 
@@ -38,7 +38,7 @@ async def examine_router(settings: Settings, redis_url: str, database_url: str |
 
 
 async def _waiting_in_vain(database_url: str) -> int:
-    """How many overdue leads need an agent, if there is none. What is wrong with Postgres is said elsewhere."""
+    """How many overdue leads need an agent, if there is none. Another check reports faults of Postgres."""
     try:
         database = await store_database.connect(database_url, pool_size=1)
     except StoreUnavailable:
@@ -55,7 +55,7 @@ async def _waiting_in_vain(database_url: str) -> int:
 
 
 def judge(pods: Mapping[str, int], tiers: Tiers) -> Finding:
-    """`pods`: how many there are of each tier. Standard, overflow and basic are reached by every merchant's calls."""
+    """`pods`: how many there are of each tier. Every merchant's calls reach standard, overflow and basic."""
     total, common = sum(pods.values()), sum(pods.get(tier, 0) for tier in COMMON)
     if common:
         return Finding("pods", "ok", f"{total} there, {common} of them for everybody")

@@ -1,4 +1,4 @@
-"""Writes the tables of a page from the commands: `python -m trunkline.cli.document docs/reference/cli.md`."""
+"""Generates the tables of a page from the commands: `python -m trunkline.cli.document docs/reference/cli.md`."""
 
 import re
 import sys

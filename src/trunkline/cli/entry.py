@@ -1,5 +1,5 @@
-"""What `trunkline` starts. The base install has the client and the agent library, and this command without a platform:
-whoever types it is told what to install."""
+"""The entry point of `trunkline`. The base install has the client and the agent library, and this command without a
+platform, which prints what to install."""
 
 import sys
 
@@ -14,7 +14,7 @@ def main() -> None:
     try:
         from trunkline.cli.main import main as run
     except ModuleNotFoundError as error:
-        # One of our own that is missing is a fault of ours, and has its traceback.
+        # A missing module of trunkline itself is a bug, and gets its traceback.
         if error.name is None or error.name.partition(".")[0] == "trunkline":
             raise
         print(f"{NEEDS_SERVER}\n({error.name} is not installed.)", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""For a first call nobody has to think of tenants: a reseller, a merchant and a pool, all named `default`."""
+"""Default tenants, so that a first call needs none: a reseller, a merchant and a pool, all named `default`."""
 
 from trunkline.cli.control import ROOT
 from trunkline.client.errors import ApiError
@@ -8,7 +8,7 @@ DEFAULT = "default"
 
 
 async def ensure_first_tenant(api: Transport) -> None:
-    """Make what is not there yet. What is there stays as it is."""
+    """Create those that are missing, and do not change existing ones."""
     reseller = {"id": DEFAULT, "name": "Default"}
     pool = {"id": DEFAULT, "name": "Default", "reseller_id": DEFAULT}
     merchant = {"id": DEFAULT, "name": "Default", "reseller_id": DEFAULT, "default_pool": DEFAULT}

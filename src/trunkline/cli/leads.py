@@ -38,7 +38,7 @@ Phone = Annotated[str, typer.Option(help="To this phone, with its country code."
 Reason = Annotated[str, typer.Option(help="Why. It is in the outcome and in the audit log.")]
 Payload = Annotated[str, typer.Option(help='What the agent should know, as JSON: {"order": "4711"}.')]
 
-# As many as one request takes.
+# The limit of one request.
 REQUESTS_MAX = 1000
 _ROW = (
     "id", "request_id", "merchant_id", "phone", "status", "outcome", "due_at", "attempt_count", "priority", "pool",
@@ -309,7 +309,7 @@ def reopen(
     done: dict[str, Any] = {"matched": 0, "reopened": 0, "refused": Counter()}
     while True:
         answer = remote.ask(lambda api: api.post(f"{ROOT}/leads/reopen", body))
-        # Each round judges the refused ones again: the last one counts.
+        # Each round evaluates the refused ones again: the last one counts.
         done["matched"] = done["reopened"] + answer["matched"]
         done["reopened"] += answer["reopened"]
         done["refused"] = answer["refused"]
@@ -321,7 +321,7 @@ def reopen(
 
 
 def _since(text: str) -> str:
-    """A time of today, so long ago, or an ISO date, as an ISO date with its zone."""
+    """A time of today, a duration before now, or an ISO date, as an ISO date with its zone."""
     if not text:
         return ""
     now = datetime.now().astimezone()
@@ -380,7 +380,7 @@ def _json(text: str) -> Any:
 
 
 def _costs(attempt: dict[str, Any]) -> dict[str, str]:
-    """By our price, and by the carrier's own figure. An older platform tells neither."""
+    """By the merchant's price, and by the carrier's own figure. An older platform has neither."""
     ours, theirs = attempt.get("cost_micros"), attempt.get("carrier_cost_micros")
     return {
         "cost": money(ours) if ours is not None else "",

@@ -1,4 +1,4 @@
-"""The commands. Each says in one line what went wrong and ends with a status that scripts can rely on."""
+"""The commands. Each prints an error in one line and exits with a status that scripts can rely on."""
 
 import asyncio
 import json
@@ -143,7 +143,7 @@ def config(
 
 
 def _origin(row: SettingRow) -> str:
-    """Where a value comes from; of a variable that is spelt with the prefix, its spelling."""
+    """The source of a value; for a variable with the prefix, its spelling."""
     if row.rank == "ignored":
         return f"{row.source}, ignored"
     return row.source if row.given_as in (None, row.name) else f"{row.source}: {row.given_as}"
@@ -223,7 +223,7 @@ def demo(
         raise typer.Exit(1)
 
 
-# The simulator reads its own options and explains them itself.
+# The simulator parses and documents its own options.
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 )

@@ -1,4 +1,4 @@
-"""`trunkline merchants`: for whom calls are made, and how many at once.
+"""`trunkline merchants`: the merchants, and their limits of concurrent calls.
 
 trunkline merchants change acme-store --max-concurrent 50
 """

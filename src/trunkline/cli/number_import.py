@@ -1,4 +1,4 @@
-"""`trunkline numbers import`: the numbers that a carrier lists become numbers that are dialled from."""
+"""`trunkline numbers import`: imports the numbers of a carrier account."""
 
 from typing import Annotated, Any
 
@@ -59,6 +59,6 @@ async def _take(api: Transport, number: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _known(api: Transport, e164: str) -> dict[str, Any]:
-    """As it is: perhaps in another pool, or another account's."""
+    """The existing number, perhaps in another pool or of another account."""
     page = await api.get(f"{ROOT}/numbers", {"e164": e164})
     return dict(page["items"][0]) if page["items"] else {"e164": e164, "carrier": "", "account": ""}

@@ -1,4 +1,4 @@
-"""`trunkline numbers`: what is called from, and who is on the line.
+"""`trunkline numbers`: outbound numbers, and the calls on their channels.
 
 trunkline numbers create +14155550100 --pool acme-main --carrier twilio --channels 20
 trunkline numbers channels +14155550100
@@ -51,10 +51,10 @@ def show_channels(
 
 async def _channels(api: Transport, which: str) -> Any:
     if which.startswith("+"):
-        found = (await api.get(f"{ROOT}/numbers", {"e164": which}))["items"]
-        if not found:
+        numbers = (await api.get(f"{ROOT}/numbers", {"e164": which}))["items"]
+        if not numbers:
             raise ControlCommandError(f"There is no number {which}.")
-        which = found[0]["id"]
+        which = numbers[0]["id"]
     return await api.get(f"{ROOT}/numbers/{quote(which, safe='')}/channels")
 
 

@@ -1,4 +1,4 @@
-"""`trunkline plan`: what a campaign would do, without calling anybody, and without a database.
+"""`trunkline plan`: simulates a campaign, without calls and without a database.
 
 trunkline plan people.csv --policy policy.json --channels 50 --map phone:Mobile
 """

@@ -1,4 +1,4 @@
-"""Making and showing a plan. Apart from its command: what it needs takes a while to load."""
+"""Makes and shows a plan. Apart from its command, because its imports take long."""
 
 import json
 from collections.abc import Iterator
@@ -74,8 +74,8 @@ def _settings(now: datetime, given: dict[str, Any]) -> PlanSettings:
     try:
         settings = PlanSettings.model_validate(given)
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise PlanError(told) from None
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise PlanError(problems) from None
     if wrong := settings.problems(now):
         raise PlanError("; ".join(f"{each.field}: {each.error}" for each in wrong))
     return settings

@@ -1,4 +1,4 @@
-"""`trunkline pods`: which pods there are, which calls they have, and keeping calls away from one.
+"""`trunkline pods`: lists pods and their calls, and drains a pod.
 
 trunkline pods list
 trunkline pods find CA5b0be82cb0668b70eb404578f6ea2889
@@ -30,10 +30,10 @@ app.command()(router.undrain)
 def find(ctx: Context, call: Annotated[str, typer.Argument(help="The carrier's id of a call.")]) -> None:
     """Which pod has this call. Ends with 1 if none has."""
     remote: Remote = ctx.obj
-    found = remote.ask(lambda api: _look_for(api, call))
-    if found is None:
+    allocation = remote.ask(lambda api: _look_for(api, call))
+    if allocation is None:
         raise ControlCommandError(f"No pod has the call {call} now.")
-    remote.show(found, _CALL)
+    remote.show(allocation, _CALL)
 
 
 async def _look_for(api: Transport, call: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""`trunkline pools`: which numbers a lead may be called from, and where it goes when they are all busy.
+"""`trunkline pools`: the numbers that a lead may be called from, and their overflow pools.
 
 trunkline pools create acme-main --merchant acme-store --overflow shared --after 5
 trunkline pools change acme-main --region-affinity

@@ -1,4 +1,4 @@
-"""What commands about things that are made, changed and removed have in common: numbers, pools, merchants.
+"""Shared parts of the commands that create, change and remove resources: numbers, pools, merchants.
 
 POOLS = Resource("pools", ("id", "name"))
 POOLS.add_show(app, "One pool.")
@@ -13,7 +13,7 @@ import typer
 
 from trunkline.cli.control import ROOT, Context, Remote
 
-# Given for an option, this word clears the value.
+# As the value of an option, this word clears it.
 NONE = "none"
 
 Key = Annotated[str, typer.Argument(metavar="ID", help="Its id.")]
@@ -21,7 +21,7 @@ Key = Annotated[str, typer.Argument(metavar="ID", help="Its id.")]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """By its word in the API, with the columns that people see of it."""
+    """A resource by its name in the API, with the columns of its output."""
 
     what: str
     columns: tuple[str, ...]
@@ -54,7 +54,7 @@ class Resource:
         remote.show(remote.ask(lambda api: api.patch(self._path(key), dict(body))), self.columns)
 
     def remove(self, ctx: Context, key: str, query: dict[str, str | int]) -> None:
-        """What could not be removed yet is shown."""
+        """Shows the object if it could not be removed yet."""
         remote: Remote = ctx.obj
         left = remote.ask(lambda api: api.delete(self._path(key), query))
         remote.show(left or {"items": []}, self.columns)
@@ -68,7 +68,7 @@ def without_empty(**values: Any) -> dict[str, Any]:
 
 
 def changed_options(**options: tuple[str, Any]) -> dict[str, Any]:
-    """Of options as they were written and what they mean: those that were given, `none` as null."""
+    """The options that were given, by their fields, with `none` as null."""
     return {name: None if text == NONE else value for name, (text, value) in options.items() if text}
 
 

@@ -1,5 +1,5 @@
-"""`trunkline restore-check`: what a restored database has forgotten, and settling it. It asks Postgres and the
-carriers itself, so the platform may stand still meanwhile."""
+"""`trunkline restore-check`: finds and settles the calls that a restored database lacks. It queries Postgres and the
+carriers itself, so the platform need not run meanwhile."""
 
 import asyncio
 import json
@@ -39,13 +39,13 @@ REFUSED: dict[Refusal, str] = {
 
 
 class RestoreCheckError(TrunklineError):
-    """It cannot be compared."""
+    """The comparison is not possible."""
 
 
 def check_restore(
     settings: Settings, since: str, *, settle: bool, accept_unread: bool, as_json: bool
 ) -> bool:
-    """False: there is something that is not settled."""
+    """False: some calls are not settled."""
     return asyncio.run(_check(settings, _moment(since), settle, accept_unread, as_json))
 
 
@@ -86,10 +86,10 @@ async def _check(
 
 
 async def _between(conn: Connection, since: datetime | None) -> Unsettled | None:
-    found = await restores.unsettled(conn)
+    unsettled = await restores.unsettled(conn)
     if since is None:
-        return found
-    return Unsettled(since, found.found_at if found else (await controls.poll(conn)).now, 1)
+        return unsettled
+    return Unsettled(since, unsettled.found_at if unsettled else (await controls.poll(conn)).now, 1)
 
 
 def _show(comparison: Comparison, done: Settled | Refusal | None) -> None:

@@ -1,4 +1,4 @@
-"""Running a process: engines if none are given, the schema, the platform, and the way out on a signal."""
+"""Runs a process: embedded engines if none are configured, the schema, the platform, and the stop at a signal."""
 
 import asyncio
 import gc
@@ -23,12 +23,12 @@ from trunkline.telemetry import configure_logging, configure_spans, get_logger
 
 log = get_logger(__name__)
 
-# New objects between two looks of the collector for cycles.
+# New objects between two runs of the cycle collector.
 COLLECTED_AT = 10_000
 
 
 def run(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run until the work is done or a signal asks to stop. A second signal ends the process at once."""
+    """Run until the work is done or a signal comes. A second signal ends the process at once."""
     uvloop.run(_with_signals(work))
 
 
@@ -47,7 +47,7 @@ async def _with_signals(work: Callable[[asyncio.Event], Awaitable[None]]) -> Non
 
 @asynccontextmanager
 async def embedded_platform(settings: Settings, **overrides: object) -> AsyncIterator[tuple[Platform, str]]:
-    """The platform on engines of its own, or on those that the settings name; and its admin key."""
+    """The platform on embedded engines, or on those of the settings; and its admin key."""
     engines = Engines(settings.data_dir, database_url=settings.database.url, redis_url=settings.redis.url)
     async with engines:
         await migrate(settings.database.session_url or engines.database_url)
@@ -70,9 +70,9 @@ async def embedded_platform(settings: Settings, **overrides: object) -> AsyncIte
 
 
 def freeze_gc_after_startup() -> None:
-    """What a process is made of lives as long as it does. Left to the collector, it is looked through every few seconds
-    under load, and everything stands still for 100 ms meanwhile. What a call makes is gone with the call, nearly all of
-    it without a cycle: to look for cycles after every 700 new objects is a fiftieth of the CPU time."""
+    """The objects of the startup live as long as the process. Otherwise the collector scans them every few seconds
+    under load, and blocks the process for 100 ms each time. The objects of a call are freed with the call, nearly all
+    without a cycle: a run of the collector per 700 new objects would cost 2 % of the CPU time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTED_AT, 10, 10)
@@ -80,14 +80,14 @@ def freeze_gc_after_startup() -> None:
 
 
 async def _watch(engines: Engines) -> None:
-    """Without its engines the platform is of no use: say so and leave, rather than fail at every request."""
+    """If an engine ends, log it and stop the process, rather than fail every request."""
     name = await engines.failed()
     log.critical("engine.ended", engine=name)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def serve_platform(settings: Settings, stop: asyncio.Event) -> None:
-    """Some roles, on engines that others run, under secrets that all processes share."""
+    """Some roles, on external engines, with secrets that all processes share."""
     missing = [
         name
         for name, given in (
@@ -107,7 +107,7 @@ async def serve_platform(settings: Settings, stop: asyncio.Event) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """Logs and spans, before anything else speaks."""
+    """Configure logs and spans, before anything else logs."""
     configure_logging(settings)
     configure_spans(settings.spans.endpoint)
     for warning in settings.warnings:
@@ -135,7 +135,7 @@ def _read_or_make_secret(path: Path) -> str:
 
 
 async def migrate_database(settings: Settings) -> list[str]:
-    """Migrate the database that is configured, or the embedded one, started for the purpose."""
+    """Migrate the configured database, or the embedded one, which is started for it."""
     url = settings.database.session_url
     if url:
         return await migrate(url)

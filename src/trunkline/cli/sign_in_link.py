@@ -1,4 +1,4 @@
-"""`trunkline console`: a link that signs in, for whoever has a key on this machine."""
+"""`trunkline console`: prints a sign-in link, by a key on this machine."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`trunkline top`: what goes on now, in a terminal, until Ctrl-C.
+"""`trunkline top`: the present state in a terminal, until Ctrl-C.
 
 trunkline top
 trunkline top --once --json
@@ -78,7 +78,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 async def _watch(remote: Remote, every_s: float) -> None:
-    """A platform that cannot be reached for a moment is waited for: that is when one looks."""
+    """Retries while the platform cannot be reached: an outage is when operators look at it."""
     transport = Transport(remote.url, remote.key, every_s + 5)
     try:
         with Live(console=out, screen=not remote.as_json and out.is_terminal, auto_refresh=False) as display:

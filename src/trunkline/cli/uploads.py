@@ -1,4 +1,4 @@
-"""Sending a file with a progress bar, and showing what became of its rows."""
+"""Sends a file with a progress bar, and shows the report of its rows."""
 
 from collections.abc import AsyncIterator
 from enum import StrEnum
@@ -17,7 +17,7 @@ from trunkline.client.errors import ApiError
 from trunkline.client.transport import Transport
 from trunkline.leads.upload_problems import by_reason
 
-# A bar that moves must not end up in what a program reads.
+# The bar goes to standard error, because programs read standard output.
 bar_out = Console(stderr=True)
 PIECE_BYTES = 64 * 1024
 
@@ -55,7 +55,7 @@ async def send(
 
 
 async def _read(source: BinaryIO, progress: Progress) -> AsyncIterator[bytes]:
-    """The platform reads no faster than it takes in, so the bar shows what has been taken in."""
+    """The platform reads no faster than it loads rows, so the bar shows the loaded part."""
     size = source.seek(0, SEEK_END)
     source.seek(0)
     bar = progress.add_task(Path(source.name).name, total=size)

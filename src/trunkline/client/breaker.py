@@ -1,8 +1,8 @@
-"""A circuit breaker: while the other side fails, nobody waits for it to fail again.
+"""A circuit breaker: while the router fails, calls do not wait for it.
 
-Closed, everything passes; so many failures in a row open it. Open, nothing passes until a time has gone by; then a few
-may try: if all of them succeed it closes, and the first failure opens it again. A try that nobody told the end of (its
-thread or its loop is gone) counts for that same time and no longer, or the circuit would stay shut for good.
+Closed, all requests pass; a number of failures in a row opens it. Open, no request passes for a time; then a few probes
+pass: if all of them succeed it closes, and the first failure opens it again. A probe without a result (its thread or
+its loop is gone) counts for that same time and no longer, or the circuit would stay open for good.
 """
 
 import threading
@@ -22,7 +22,7 @@ class BreakerRule:
 
 
 class CircuitBreaker:
-    """One for all of a process, threads included: failures that each see alone would never add up."""
+    """One for all threads of a process, so that their failures add up."""
 
     def __init__(self, rule: BreakerRule = BreakerRule(), clock: Callable[[], float] = time.monotonic):  # noqa: B008  frozen
         self.rule = rule
@@ -40,7 +40,7 @@ class CircuitBreaker:
             return self._state()
 
     def allows(self) -> bool:
-        """Whether a request may be made now. Half open, every yes is one of the few."""
+        """Whether a request may be sent now. Half open, every True is one of the probes."""
         with self._lock:
             state = self._state()
             if state != "half_open":
@@ -71,7 +71,7 @@ class CircuitBreaker:
                 self._tries = self._successes = 0
 
     def given_up(self) -> None:
-        """A try that was neither: its caller went away. Somebody else may try."""
+        """A probe without a result: its caller was cancelled. Another request may probe."""
         with self._lock:
             if self._opened_at_s is not None and self._tries > self._successes:
                 self._tries -= 1

@@ -1,4 +1,4 @@
-"""What the methods of the client have in common."""
+"""Shared parts of the client's methods."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -44,7 +44,7 @@ def path(what: str, key: object, *more: str) -> str:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """What is left out is decided by the API."""
+    """Omits None values, for which the API has defaults."""
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Campaigns and reminders: many people under one policy, and one person at a local time."""
+"""Campaigns and reminders: many leads under one policy, and calls to one person at a local time."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from datetime import datetime
@@ -58,7 +58,7 @@ class CampaignCalls(Calls):
         columns: Mapping[str, str] | None = None,
         encoding: str = "utf-8",
     ) -> UploadReport:
-        """A file of any size, sent as it comes. `columns` says by field which column it is: `{"phone": "Mobile"}`."""
+        """A file of any size, streamed. `columns` maps fields to columns: `{"phone": "Mobile"}`."""
         query = [("map", f"{field}:{column}") for field, column in (columns or {}).items()]
         where = f"{path('campaigns', campaign_id, 'leads')}?{urlencode([*query, ('encoding', encoding)])}"
         return report_of(await self._transport.upload(where, body, content_type, {}, UPLOAD_TIMEOUT_S))
@@ -67,7 +67,7 @@ class CampaignCalls(Calls):
         return await self._act(campaign_id, "start", {"ramp_s": ramp_s})
 
     async def pause_campaign(self, campaign_id: UUID | str, reason: str = "paused") -> Campaign:
-        """Nobody new is called, within a second."""
+        """Within a second no new call is started."""
         return await self._act(campaign_id, "pause", {"reason": reason})
 
     async def resume_campaign(self, campaign_id: UUID | str, *, ramp_s: int = 0) -> Campaign:
@@ -76,7 +76,7 @@ class CampaignCalls(Calls):
     async def stop_campaign(
         self, campaign_id: UUID | str, reason: str = "stopped", *, hang_up: bool = False
     ) -> Campaign:
-        """For good. Whoever waits is ended; calls go on, or are cut short."""
+        """For good. Waiting leads end; live calls go on, or are hung up with `hang_up`."""
         return await self._act(campaign_id, "stop", {"reason": reason, "hang_up": hang_up})
 
     async def campaign_progress(self, campaign_id: UUID | str) -> CampaignProgress:
@@ -104,7 +104,7 @@ class ReminderCalls(Calls):
         pool: str | None = None,
         request_id: str | None = None,
     ) -> Reminder:
-        """`starts_at` is what the clock on the wall of `timezone` shows, so it has no zone of its own."""
+        """`starts_at` is a wall time in `timezone`, so it has no zone of its own."""
         if starts_at.tzinfo is not None:
             raise ValueError("starts_at is a wall time: give it without a time zone")
         return await self._create(
@@ -127,13 +127,13 @@ class ReminderCalls(Calls):
         return await self._get(Reminder, "reminders", reminder_id)
 
     async def list_occurrences(self, reminder_id: UUID | str) -> AsyncIterator[Occurrence]:
-        """What became of it, newest first."""
+        """Its occurrences, newest first."""
         what = f"reminders/{reminder_id}/occurrences"
         async for occurrence in self._walk(Occurrence, what, PAGE_SIZE_MAX):
             yield occurrence
 
     async def ring_next(self, reminder_id: UUID | str) -> Reminder:
-        """The next occurrence now, in the place of its own time."""
+        """Call the next occurrence now instead of at its time."""
         return decoded(Reminder, await self._transport.post(path("reminders", reminder_id, "next"), {}))
 
     async def pause_reminder(self, reminder_id: UUID | str) -> Reminder:

@@ -1,4 +1,4 @@
-"""Resellers, merchants, pools and numbers: who calls, and from where."""
+"""Resellers, merchants, pools and numbers."""
 
 from collections.abc import AsyncIterator
 from typing import TypedDict, Unpack
@@ -35,7 +35,7 @@ class NumberChanges(TypedDict, total=False):
 
 
 class CatalogCalls(Calls):
-    """In changes, what is left out stays as it is."""
+    """In changes, omitted fields do not change."""
 
     async def create_reseller(self, reseller_id: str, name: str) -> Reseller:
         return await self._create(Reseller, "resellers", id=reseller_id, name=name)
@@ -150,7 +150,7 @@ class CatalogCalls(Calls):
         return await self._change(Number, "numbers", number_id, dict(changes))
 
     async def delete_number(self, number_id: UUID | str, *, drain: bool = False) -> Number | None:
-        """None when it is gone; the number, draining, while calls are on it and `drain` was asked for."""
+        """None if it was deleted; with `drain`, the draining number while it has live calls."""
         params = given(drain="true" if drain else None)
         answer = await self._transport.delete(path("numbers", number_id), params)
         return None if answer is None else decoded(Number, answer)

@@ -1,7 +1,7 @@
-"""The client: one method per thing that the API does.
+"""The client: one method per operation of the API.
 
-Nothing is repeated behind the caller's back, with one exception: `create_lead` is idempotent by its `request_id`,
-so it is sent again when there was no answer.
+No request is retried, with one exception: `create_lead` is idempotent by its `request_id`, so it is retried when there
+was no response.
 """
 
 from trunkline.client.calls import ROOT, decoded
@@ -28,7 +28,7 @@ class TrunklineClient(LeadCalls, CampaignCalls, ReminderCalls, CatalogCalls):
         await self._transport.close()
 
     async def me(self) -> Me:
-        """Whose key is this, and what may it do?"""
+        """The tenant and the scopes of this client's key."""
         return decoded(Me, await self._transport.get(f"{ROOT}/me"))
 
     async def health(self) -> Health:

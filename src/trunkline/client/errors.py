@@ -1,7 +1,7 @@
-"""What can go wrong between a client and the API.
+"""The client's errors.
 
-ApiError      the API refused, and says why
-Unreachable   there is no answer: the request may or may not have been carried out
+ApiError      the API refused the request, with a reason
+Unreachable   there is no response: the request may or may not have taken effect
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class FieldError:
 
 
 class ApiError(Exception):
-    """`code` is for programs, `message` for people; `request_id` is what support wants to know.
+    """`code` is for programs, `message` for people; `request_id` is for support.
 
-    `report` is there when an upload was cut short: how many rows were taken in, and which were not.
+    `report` is set when an upload was cut short: how many rows were accepted, and which were not.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ApiError(Exception):
 
 
 class Unreachable(Exception):
-    """The API cannot be reached, or did not answer in time, or something else answered in its place."""
+    """The API cannot be reached, did not respond in time, or something else responded in its place."""
 
 
 def api_error(status: int, body: Any, request_id: str) -> ApiError:

@@ -1,4 +1,4 @@
-"""Leads: having people called, one by one or by the hundred thousand, and changing one's mind."""
+"""Leads: create one or 100,000 of them, change, abort and reopen them."""
 
 import asyncio
 import json
@@ -17,12 +17,12 @@ LEAD_TRIES = 4
 LEAD_FIRST_WAIT_S = 0.25
 UPLOAD_TIMEOUT_S = 600.0
 NDJSON = "application/x-ndjson"
-# Rows are sent in pieces of about this size.
+# Rows are sent in chunks of about this size.
 PIECE_BYTES = 64 * 1024
 
 
 class LeadChanges(TypedDict, total=False):
-    """What may change while a lead waits. What is left out stays as it is."""
+    """What may change while a lead waits. Omitted fields do not change."""
 
     scheduled_at: datetime
     expires_at: datetime | None
@@ -50,9 +50,9 @@ class LeadCalls(Calls):
         max_attempts: int | None = None,
         reporting_webhook_url: str | None = None,
     ) -> Lead:
-        """Have a person called. The same `request_id` again answers with the same lead and calls nobody twice.
+        """Create a lead. The same `request_id` again returns the same lead, which is not called twice.
 
-        Give your own id (an order, a ticket) if your process may die and ask again; without one, one is made.
+        Pass your own id (an order, a ticket) if your process may die and retry; without one, one is generated.
         """
         body = given(
             request_id=request_id or str(uuid4()),
@@ -71,9 +71,10 @@ class LeadCalls(Calls):
         return decoded(Lead, await self._post_until_answered(f"{ROOT}/leads", body))
 
     async def create_leads(self, rows: Iterable[Mapping[str, Any]], *, atomic: bool = False) -> UploadReport:
-        """Have many people called, up to 100,000: each row as the fields of `create_lead`, its `request_id` included.
+        """Create up to 100,000 leads: each row has the fields of `create_lead`, its `request_id` included.
 
-        A refused row costs no other row, unless `atomic` is asked for: then it is an `ApiError`, and none is taken.
+        A refused row does not affect the others, unless `atomic` is set: then it is an `ApiError`, and none is
+        accepted.
         """
         return await self.upload_leads(_lines(rows), NDJSON, atomic=atomic)
 
@@ -85,7 +86,7 @@ class LeadCalls(Calls):
         atomic: bool = False,
         timeout_s: float = UPLOAD_TIMEOUT_S,
     ) -> UploadReport:
-        """The same from bytes as they come: CSV (`text/csv`), JSON lines or a JSON array. Sent once, safe to repeat."""
+        """The same from streamed bytes: CSV (`text/csv`), JSON lines or a JSON array. Sent once; idempotent."""
         params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}
         answer = await self._transport.upload(f"{ROOT}/leads/bulk", body, content_type, params, timeout_s)
         return report_of(answer)
@@ -108,7 +109,7 @@ class LeadCalls(Calls):
         request_id: str | None = None,
         page_size: int = PAGE_SIZE_MAX,
     ) -> AsyncIterator[Lead]:
-        """Every lead that fits, newest first, page by page as you iterate."""
+        """Every lead that matches, newest first, page by page as you iterate."""
         filters = given(
             status=status,
             merchant_id=merchant_id,
@@ -129,11 +130,11 @@ class LeadCalls(Calls):
         return await self._change(Lead, "leads", lead_id, body)
 
     async def dispatch_now(self, lead_id: UUID | str) -> Lead:
-        """It is due at once. Windows, limits and stops hold as for every call."""
+        """The lead is due at once. Windows, limits and stops apply as for every call."""
         return decoded(Lead, await self._transport.post(path("leads", lead_id, "dispatch-now"), {}))
 
     async def abort_lead(self, lead_id: UUID | str, reason: str, *, hang_up: bool = False) -> Lead:
-        """Do not call it, or not again: one that is being called ends with its call, and says so meanwhile."""
+        """Do not call it, or not again: a lead that is being called ends with its call."""
         params = {"reason": reason, "hang_up": "true" if hang_up else "false"}
         return decoded(Lead, await self._transport.delete(path("leads", lead_id), dict(params)))
 
@@ -148,7 +149,7 @@ class LeadCalls(Calls):
         phone: str | None = None,
         hang_up: bool = False,
     ) -> Aborted:
-        """Those that are named, by our ids or by your own, or all that fit a filter; asked again until all are done.
+        """By lead ids, by your request ids, or all that match a filter; repeats the request until all are done.
 
         `request_ids` are of one merchant, up to 1,000 at once.
         """
@@ -179,8 +180,8 @@ class LeadCalls(Calls):
         scheduled_at: datetime | None = None,
         max_attempts: int | None = None,
     ) -> Lead:
-        """Call a finished lead again. Windows, limits and lists are judged anew. The same `request_id` again reopens
-        nothing; without one, one is made."""
+        """Call a finished lead again. Windows, limits and lists apply again. The same `request_id` again reopens
+        nothing; without one, one is generated."""
         body = given(
             reason=reason,
             request_id=request_id or str(uuid4()),
@@ -204,7 +205,7 @@ class LeadCalls(Calls):
         scheduled_at: datetime | None = None,
         max_attempts: int | None = None,
     ) -> Reopened:
-        """Those that are named, or all that ended in one of these ways since a moment; asked until all are done."""
+        """By ids, or all that ended with one of these outcomes since a time; repeats the request until all are done."""
         body = given(
             reason=reason,
             request_id=request_id or str(uuid4()),
@@ -226,14 +227,14 @@ class LeadCalls(Calls):
                 return Reopened(reopened, answer["refused"])
 
     async def _post_until_answered(self, path: str, body: dict[str, Any]) -> Any:
-        """For requests that may be carried out twice."""
+        """For idempotent requests."""
         for tries in range(1, LEAD_TRIES):
             try:
                 return await self._transport.post(path, body)
             except (ApiError, Unreachable) as error:
                 if not is_transient(error):
                     raise
-            # Full jitter, so that many clients do not come back in one moment.
+            # Full jitter, so that many clients do not retry at the same time.
             await asyncio.sleep(random.uniform(0, LEAD_FIRST_WAIT_S * 2**tries))  # noqa: S311
         return await self._transport.post(path, body)
 

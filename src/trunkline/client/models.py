@@ -1,4 +1,4 @@
-"""What the API answers, as values. A field that a newer server adds is passed over."""
+"""The API's responses as values. Fields that a newer server adds are ignored."""
 
 import types
 from collections.abc import Hashable
@@ -34,17 +34,17 @@ class Lead:
     due_at: datetime
     attempt_count: int
     max_attempts: int
-    # How often it was answered, had no agent, and is called again for that.
+    # How often it was answered without an agent, and called again for that.
     no_agent_count: int
     reporting_webhook_url: str | None
     version: int
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
-    # Its end was asked for while it was being called: it ends with this call.
+    # It was aborted while it was being called: it ends with this call.
     cancel_requested_at: datetime | None
     cancel_reason: str | None
-    # How often it was called again by an order after it had finished.
+    # How often it was reopened after it had finished.
     reopen_count: int = field(default=0, kw_only=True)
     # From then on it is not called.
     expires_at: datetime | None = field(default=None, kw_only=True)
@@ -143,22 +143,22 @@ class Attempt:
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
-    # When its lead was due, since when everything was there for the call, when it left, how long it waited, and how
-    # late it was. None: an older platform, or it never left.
+    # When its lead was due, since when everything for the call was available, when it was sent, how long it waited, and
+    # how late it was. None: an older platform, or it was never sent.
     due_at: datetime | None = None
     ready_at: datetime | None = None
     sent_at: datetime | None = None
     waited_s: float | None = None
     late_s: float | None = None
-    # Who took it, once it has ended: `joined`, `external`, `none` or `unknown`. None: nobody answered, or it goes on.
+    # Its agent, once it has ended: `joined`, `external`, `none` or `unknown`. None: not answered, or live.
     agent: str | None = None
-    # What it cost by the merchant's price and by the carrier's own figure, in millionths. None: not known.
+    # Its cost by the merchant's price and by the carrier's own figure, in millionths. None: unknown.
     cost_micros: int | None = None
     carrier_cost_micros: int | None = None
     carrier_cost_currency: str | None = None
     # What its agent reported: disposition, opt_out, callback_at, transcript_ref, recording_ref, data, reported_at.
     report: dict[str, Any] | None = field(default=None, repr=False)
-    # Where its carrier keeps recordings.
+    # URLs of its recordings at the carrier.
     recordings: list[str] | None = field(default=None, repr=False)
 
 
@@ -176,8 +176,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something that happened to a lead. `source` says who knows: lead, attempt, carrier, agent, audit, decision, job
-    or webhook. `at` is the platform's clock, unless `clock` says `carrier`; `carrier_at` is what the carrier's said."""
+    """A timeline event of a lead. `source`: lead, attempt, carrier, agent, audit, decision, job or webhook. `at` is by
+    the platform's clock, unless `clock` is `carrier`; `carrier_at` is by the carrier's."""
 
     at: datetime
     source: str
@@ -192,18 +192,18 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class LeadWithAttempts(Lead):
-    """A lead and its whole story."""
+    """A lead with its attempts, decisions and timeline."""
 
     attempts: list[Attempt]
     decisions: list[Decision]
     timeline: list[Happening]
-    # What was found out about its calls: item_id, attempt_id, status, recording_ref, recording_url, transcript, data, …
+    # Enrichments of its calls: item_id, attempt_id, status, recording_ref, recording_url, transcript, data, …
     enrichments: list[dict[str, Any]] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RowProblem:
-    """A row of an upload that made no lead."""
+    """A row of an upload that created no lead."""
 
     row: int
     result: str
@@ -215,7 +215,7 @@ class RowProblem:
 
 @dataclass(frozen=True, slots=True)
 class UploadReport:
-    """What became of the rows of an upload. `existing` were sent before; `problems` are conflicts and refusals."""
+    """The results of the rows of an upload. `existing` were sent before; `problems` are conflicts and refusals."""
 
     rows: int
     created: int
@@ -258,7 +258,7 @@ class Merchant:
     weight: int
     max_concurrent: int | None
     created_at: datetime
-    # An older platform does not say it, and knows no others.
+    # An older platform does not send it, and has no external agents.
     agents: str = "ours"
 
 
@@ -283,7 +283,7 @@ class Number:
     carrier: str
     account: str
     max_channels: int
-    # None where it is not yours to know.
+    # None if the key may not see it.
     channels_held: int | None
     starts_per_s: float | None
     status: str
@@ -296,7 +296,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """The key that asks: what it may do, and for whom."""
+    """The client's key: its scopes and its tenant."""
 
     key_id: UUID
     name: str
@@ -313,8 +313,8 @@ class Health:
 
 
 def decode(shape: type[T], data: Any) -> T:
-    """Build a dataclass from JSON. A missing or misshapen field raises `ValueError` with its name. A field that has a
-    default may be missing: an older platform does not know it."""
+    """Build a dataclass from JSON. A missing or malformed field raises `ValueError` with its name. A field with a
+    default may be missing: an older platform does not send it."""
     values = {}
     for name, hint in _hints(cast(Hashable, shape)).items():
         if name not in data and _has_default(shape, name):

@@ -1,4 +1,4 @@
-"""Which calls use the router, while it is being introduced. The gates are asked in their documented order. Pure."""
+"""Decides which calls use the router during its rollout. The gates are evaluated in their documented order. Pure."""
 
 import hashlib
 import os
@@ -10,8 +10,8 @@ from trunkline.client.router_settings import SettingsReader
 
 @dataclass(frozen=True, slots=True)
 class RolloutFlags:
-    """May change while the process runs. The list narrows the percentage: with 100, those of the list and nobody else;
-    with 0, nobody at all."""
+    """May change while the process runs. The list narrows the percentage: with 100, only merchants of the list; with 0,
+    none at all."""
 
     percentage: int = 0
     merchants: frozenset[str] = frozenset()
@@ -32,13 +32,13 @@ class RolloutFlags:
         return flags
 
 
-# Asked for every call, so that a flag service can answer.
+# Called for every call, so that a flag service can decide.
 ReadFlags = Callable[[], RolloutFlags]
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutDecision:
-    """`reason` is the gate that said no; '' for a yes."""
+    """`reason` is the gate that refused; '' if none did."""
 
     use_router: bool
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What the router's client is told by its environment. These variables are its own; it reads no others."""
+"""Settings of the router's client, from its environment. It reads these variables and no others."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class RouterSettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    # The switch above all others: without it every call goes to the fallback.
+    # The main switch: without it every call goes to the fallback.
     is_enabled: bool = False
     base_url: str = ROUTER_URL
     api_key: str = field(default="", repr=False)

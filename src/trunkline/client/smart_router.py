@@ -3,12 +3,12 @@
 async with SmartRouterClient() as router:
     match await router.route(call_sid, merchant_id, "twilio"):
         case PodAllocation() as pod: ...      # connect the stream to pod.ws_url, with pod.token
-        case Fallback(url=url): ...           # any agent will do
-        case Busy(): ...                      # nobody is free
+        case Fallback(url=url): ...           # connect the stream to any agent
+        case Busy(): ...                      # no agent is free
 
-Failures are answers: nothing here raises because the router is slow, full or away. A call that gets no pod is never
-dropped in silence: it goes to the fallback URL, and is logged and counted with the reason. So a client without that URL
-is not built, unless its settings say that callers shall hear the busy message instead.
+Failures are values: nothing here raises because the router is slow, full or away. A call that gets no pod is never
+dropped silently: it goes to the fallback URL, and is logged and counted with the reason. So a client needs that URL,
+unless its settings choose the busy message instead.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Tell the caller that nobody is free."""
+    """Play the caller that no agent is free."""
 
     reason: str
 
@@ -80,7 +80,7 @@ class _Answer:
 
     @property
     def is_failure(self) -> bool:
-        """The router is in trouble. That no pod is free is an answer, and a good one."""
+        """The router failed. That no pod is free is a valid answer."""
         return self.status >= 500 and not (
             self.status == 503 and self.code in ("", "no_pods_available", "hold")
         )
@@ -121,30 +121,30 @@ class SmartRouterClient:
         try:
             flags = self._flags() if self.settings.is_enabled else RolloutFlags()
         except Exception:
-            # A flag service of somebody else's, or a variable with a typing error: no reason to drop a call.
+            # An external flag service that fails, or a malformed variable: no reason to drop a call.
             log.exception("the rollout flags cannot be read")
             return RolloutDecision(False, "flags_unreadable")
         return decide(merchant_id, flags, is_enabled=self.settings.is_enabled, is_circuit_open=is_open)
 
     async def route(self, call_sid: str, merchant_id: str = "", provider: str = "") -> Route:
-        """Everything at once: the gates, the router, and what to do without it."""
+        """All in one: the rollout gates, the router, and the fallback."""
         decision = self.decide(merchant_id)
         if not decision.use_router:
             return self._without(call_sid, provider, decision.reason)
-        found = await self._allocate(call_sid, merchant_id)
-        if isinstance(found, str):
-            return self._without(call_sid, provider, found)
-        return found
+        allocation = await self._allocate(call_sid, merchant_id)
+        if isinstance(allocation, str):
+            return self._without(call_sid, provider, allocation)
+        return allocation
 
     async def allocate_pod(
         self, call_sid: str, merchant_id: str = "", provider: str = ""
     ) -> PodAllocation | None:
-        """The call's pod; None when there is none, or the router cannot be asked."""
-        found = await self._allocate(call_sid, merchant_id)
-        if isinstance(found, PodAllocation):
-            return found
-        if isinstance(found, str):
-            self.unisolated.record(call_sid, provider, found, "none")
+        """The call's pod; None if there is none, or the router does not answer."""
+        allocation = await self._allocate(call_sid, merchant_id)
+        if isinstance(allocation, PodAllocation):
+            return allocation
+        if isinstance(allocation, str):
+            self.unisolated.record(call_sid, provider, allocation, "none")
         else:
             log.info("no pod for %s (%s): the call has ended", call_sid, provider)
         return None
@@ -170,7 +170,7 @@ class SmartRouterClient:
         return answer.body if answer is not None and answer.status == 200 else None
 
     async def health_check(self) -> bool:
-        """Asks whatever the circuit breaker says, and teaches it nothing."""
+        """Bypasses the circuit breaker, and does not change its state."""
         try:
             return (await self._send("GET", "/health", None)).status == 200
         except (ClientError, OSError, ValueError):
@@ -182,7 +182,7 @@ class SmartRouterClient:
             self._session = None
 
     async def _allocate(self, call_sid: str, merchant_id: str) -> PodAllocation | CallEnded | str:
-        """The pod, or in one word why there is none."""
+        """The pod, or the reason for which there is none."""
         body = {"call_sid": call_sid, "merchant_id": merchant_id}
         answer = await self._ask("POST", "/api/v1/allocate", body, tries=self.settings.retry_attempts)
         if answer is None:
@@ -208,7 +208,7 @@ class SmartRouterClient:
     async def _ask(
         self, method: str, path: str, body: dict[str, Any] | None = None, tries: int = 1
     ) -> _Answer | None:
-        """None if there was no answer, or the circuit is open. Everything asked here may be asked twice."""
+        """None if there was no response, or the circuit is open. Only for idempotent requests."""
         for number in range(tries):
             if not self.breaker.allows():
                 return None
@@ -218,7 +218,7 @@ class SmartRouterClient:
                 self.breaker.failed()
                 log.warning("%s %s: %s", method, path, str(error) or type(error).__name__)
             except Exception:
-                # Nobody expected it, and still the call is somebody's: it counts as a failure and is told in full.
+                # An unexpected error must not drop the call either: it counts as a failure and is logged in full.
                 self.breaker.failed()
                 log.exception("%s %s failed", method, path)
             except BaseException:
@@ -226,8 +226,8 @@ class SmartRouterClient:
                 raise
             else:
                 if answer.is_key_refused:
-                    # Neither a success nor a failure: the router is well, and no time heals a key. An open circuit
-                    # would only hide the reason; so everybody asks, and a key that is mended works at once.
+                    # Neither a success nor a failure: the router works, and waiting does not fix a key. An open circuit
+                    # would only hide the reason; without it a corrected key works at once.
                     self.breaker.given_up()
                     log.error(
                         "%s %s: %s (%d)", method, path, HINTS[f"refused_{answer.status}"], answer.status

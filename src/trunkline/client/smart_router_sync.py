@@ -1,4 +1,4 @@
-"""The router's client for code that cannot await. Its requests run on a loop in a thread of their own."""
+"""The router's client for synchronous code. Its requests run on a loop in a thread of their own."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class SyncSmartRouterClient:
-    """The same methods, answered when they are done. Safe to share among threads."""
+    """The same methods, synchronous. Thread-safe."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class SyncSmartRouterClient:
         return self._run(self._client.health_check())
 
     def close(self) -> None:
-        """Requests of other threads that are under way end with CancelledError: nobody would ever answer them."""
+        """Running requests of other threads end with CancelledError: without the loop they would never complete."""
         if not self._thread.is_alive():
             return
         self._run(self._shut())

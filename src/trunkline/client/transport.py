@@ -1,4 +1,4 @@
-"""Requests to the API: one key, one time limit, and errors that say what happened."""
+"""Requests to the API: one key, one timeout, and typed errors."""
 
 import json
 from collections.abc import AsyncIterable, AsyncIterator
@@ -9,7 +9,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from trunkline import __version__
 from trunkline.client.errors import ApiError, Unreachable, api_error
 
-# Statuses of something that stands before the API or is in trouble: the request may not have been carried out.
+# Statuses of a proxy or of an API that fails: the request may not have taken effect.
 TRANSIENT = frozenset({502, 503, 504})
 
 
@@ -38,7 +38,7 @@ class Transport:
         return await self._ask("PATCH", path, json=body)
 
     async def delete(self, path: str, params: dict[str, str | int] | None = None) -> Any:
-        """None where the answer has no body."""
+        """None if the response has no body."""
         return await self._ask("DELETE", path, params=params)
 
     async def upload(
@@ -49,7 +49,7 @@ class Transport:
         params: dict[str, str | int],
         timeout_s: float,
     ) -> Any:
-        """A body of any size, sent as it comes."""
+        """A body of any size, streamed."""
         return await self._ask(
             "POST",
             path,
@@ -60,7 +60,7 @@ class Transport:
         )
 
     async def download(self, path: str, timeout_s: float) -> AsyncIterator[bytes]:
-        """An answer of any size, as it comes."""
+        """A response of any size, streamed."""
         url, timeout = self._base_url + path, ClientTimeout(total=timeout_s)
         try:
             async with self._open().get(url, allow_redirects=False, timeout=timeout) as response:
@@ -82,7 +82,7 @@ class Transport:
         return self._session
 
     async def _ask(self, method: str, path: str, **options: Any) -> Any:
-        """Once: whether a request may be repeated is its caller's knowledge."""
+        """Sent once: only the caller knows whether a request may be retried."""
         url = self._base_url + path
         try:
             # A redirect would carry the key to another host, and turn a POST into a GET.

@@ -1,7 +1,7 @@
-"""Calls that got no pod of their own: every one is logged and counted, with the reason.
+"""Logs and counts every call that got no pod of its own, with the reason.
 
-A router that is away, or a key that it refuses, must not look like a quiet day. The counts are an object of this
-library, and a Prometheus metric too where prometheus_client is installed.
+A router that is away, or that refuses the key, must not look like a time without calls. The counts are an object of
+this library, and a Prometheus metric too if prometheus_client is installed.
 """
 
 import logging
@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 
 METRIC = "trunkline_client_unisolated_calls"
 
-# What became of the call: the fallback URL, the busy message, or the caller of `allocate_pod` was told None.
+# The result for the call: the fallback URL, the busy message, or None from `allocate_pod`.
 UnisolatedAnswer = Literal["fallback", "busy", "none"]
 
-# What to look at, reason by reason. A refusal is `refused_<status>`.
+# What to check, by reason. A refusal is `refused_<status>`.
 HINTS: Mapping[str, str] = {
     "isolation_disabled": "ENABLE_VOICE_AGENT_POD_ISOLATION is not true",
     "circuit_open": "the router failed too often and is left alone for SMART_ROUTER_CB_RECOVERY_TIMEOUT",

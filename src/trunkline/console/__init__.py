@@ -1,7 +1,7 @@
-"""The console at /console: for the operator at three in the morning and the newcomer in the first minute.
+"""The console at /console, for operators and newcomers.
 
-It is a client of the API in the same process. `asking.py` puts a question to the API's own routes with the principal of
-the session, so scopes, tenants and rules are the API's; nothing here knows SQL. A page is a function from a visit to a
-template and its values (`visits.py`); the same function, asked for events, keeps the page's live part up to date
-(`streams.py`). What a person does is a form with a token (`actions.py`).
+It is a client of the API in the same process. `api_client.py` calls the API's own routes with the principal of the
+session, so scopes, tenants and rules are the API's; nothing here uses SQL. A page is a function from a request to a
+template and its values (`page_request.py`); `streams.py` calls the same function again to update the page's live part.
+An action is a form with a token.
 """

@@ -1,4 +1,4 @@
-"""Questions to the API, inside the process: the same routes, checks and answers that a client gets over the network."""
+"""Requests to the API inside the process: the same routes, checks and responses as over the network."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Query = Mapping[str, object]
 
 @dataclass(slots=True)
 class ApiRefused(Exception):
-    """The API said no, or could not say anything: its words are for people."""
+    """The API refused the request, or failed: the message is for people."""
 
     status: int
     code: str
@@ -29,12 +29,12 @@ class ApiRefused(Exception):
 
     @property
     def sentence(self) -> str:
-        """With what is wrong about each field; the general part alone would say nothing."""
+        """The message with the problem of each field."""
         return " ".join(f"{name}: {problem}" for name, problem in self.fields.items()) or self.message
 
 
 class ApiClient:
-    """Asks for one principal, under the id of the request that it answers."""
+    """Sends requests for one principal, under the id of the console's own request."""
 
     def __init__(self, api: ASGIApp, who: Principal, request_id: str):
         self._api = api
@@ -63,14 +63,14 @@ class ApiClient:
     async def send(
         self, method: str, path: str, receive: Receive, content_type: str, *, query: Query | None = None
     ) -> Any:
-        """With a body that may still be arriving. The decoded answer, or `ApiRefused`."""
+        """With a body that may still be arriving. The decoded response, or `ApiRefused`."""
         answer = _Answer()
         scope = self._scope(method, f"{API_ROOT}{path}", query, content_type)
         await self._api(scope, receive, answer.take)
         return answer.read()
 
     async def pass_on(self, path: str, receive: Receive, send: Send) -> None:
-        """An answer that is not for us: a file, as it is made."""
+        """Stream a response to the browser: a file."""
         scope = self._scope("GET", f"{API_ROOT}{path}", None, "application/json")
         await self._api(scope, receive, send)
 
@@ -82,7 +82,7 @@ class ApiClient:
             "http_version": "1.1",
             "method": method,
             "scheme": "http",
-            # As a server would: matched as text, whatever was escaped for the address.
+            # Unescaped, as a server does before it matches routes.
             "path": unquote(path),
             "raw_path": path.encode(),
             "query_string": urlencode(given, doseq=True).encode(),
@@ -100,7 +100,7 @@ class ApiClient:
 
 
 def segment(text: object) -> str:
-    """One part of a path. A slash in it stays inside."""
+    """One segment of a path, with slashes escaped."""
     return quote(str(text), safe="")
 
 

@@ -1,4 +1,4 @@
-"""The console's routes, and what happens around each: who is it, may they, what if something is away."""
+"""The console's routes, with authentication, permissions and errors around each."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -40,10 +40,10 @@ class Console:
         api: Api = app.state.api
         static = StaticFiles()
         self._health = EngineHealth(api.deps)
-        self._desk = SessionAuth(api, Seals(secrets), self._health, is_secure=is_secure)
+        self._auth = SessionAuth(api, Seals(secrets), self._health, is_secure=is_secure)
         self._renderer = Renderer(static)
         self._streams = Streams()
-        sign_in = SignIn(self._desk, self._renderer)
+        sign_in = SignIn(self._auth, self._renderer)
         self._routes: list[Route] = [
             Route("/", _to_console),
             self._route("/static/{name}", static.serve),
@@ -74,24 +74,24 @@ class Console:
 
     def _page(self, page: Page) -> Endpoint:
         async def show(request: Request) -> Response:
-            visit = await self._desk.admit(request)
+            visit = await self._auth.admit(request)
             if visit is None:
                 return to_sign_in(request)
             if "text/event-stream" in request.headers.get("accept", ""):
                 return self._streams.answer(lambda: self._live(visit, page))
-            frame = await look_around(visit, self._health, self._desk.now)
+            frame = await look_around(visit, self._health, self._auth.now)
             return self._renderer.page(visit, await self._shown(visit, page), frame)
 
         return show
 
     async def _live(self, visit: PageRequest, page: Page) -> str | None:
-        if await self._desk.who(visit.session) is None:
+        if await self._auth.who(visit.session) is None:
             return None
-        frame = await look_around(visit, self._health, self._desk.now)
+        frame = await look_around(visit, self._health, self._auth.now)
         return self._renderer.fragment(visit, await self._shown(visit, page), frame)
 
     async def _shown(self, visit: PageRequest, page: Page) -> Shown:
-        """A refusal is a page too: it says what is away, missing or forbidden."""
+        """A refusal becomes a page that says what is away, missing or forbidden."""
         try:
             return await page(visit)
         except ApiRefused as refused:
@@ -99,7 +99,7 @@ class Console:
 
     def _action(self, action: Action) -> Endpoint:
         async def do(request: Request) -> Response:
-            visit = await self._desk.admit(request)
+            visit = await self._auth.admit(request)
             if visit is None:
                 return to_sign_in(request)
             form = await read_form(request)
@@ -110,10 +110,10 @@ class Console:
         return do
 
     def _upload(self, upload: Upload) -> Endpoint:
-        """The token comes in a header: the body is the file, and is not read before that is settled."""
+        """The token comes in a header: the body is the file, and is not read before the token is checked."""
 
         async def take(request: Request) -> Response:
-            visit = await self._desk.admit(request)
+            visit = await self._auth.admit(request)
             if visit is None:
                 return to_sign_in(request)
             token = {"token": request.headers.get("x-form-token", "")}
@@ -126,7 +126,7 @@ class Console:
 
     def _download(self, download: Download) -> Endpoint:
         async def give(request: Request) -> Response:
-            visit = await self._desk.admit(request)
+            visit = await self._auth.admit(request)
             return to_sign_in(request) if visit is None else await download(visit)
 
         return give
@@ -147,11 +147,11 @@ class Console:
         return response
 
     def _is_genuine(self, visit: PageRequest, form: dict[str, Any]) -> bool:
-        return self._desk.seals.is_form_token(visit.session, form.get("token", ""))
+        return self._auth.seals.is_form_token(visit.session, form.get("token", ""))
 
 
 async def _to_console(request: Request) -> Response:
-    """Who types the host alone is a person."""
+    """A browser that opens the host alone goes to the console."""
     return RedirectResponse(ROOT, 307)
 
 

@@ -1,4 +1,4 @@
-"""The audit log: what was done by whom, and when."""
+"""The page of the audit log."""
 
 from datetime import UTC, datetime, time, timedelta
 
@@ -7,7 +7,7 @@ from trunkline.console.api_client import ApiRefused
 from trunkline.console.page_request import PageRequest, Shown
 
 PAGE = 100
-# Where that can be looked at which a line is about, by the first word of its action.
+# The page of a line's subject, by the first word of its action.
 PAGES = {"lead": "/leads/", "campaign": "/campaigns/", "reminder": "/reminders/", "number": "/numbers/"}
 
 
@@ -41,7 +41,7 @@ async def show(visit: PageRequest) -> Shown:
 
 
 def _day(text: str | None) -> tuple[str | None, str | None]:
-    """A whole day, in UTC like every moment here."""
+    """A whole day, in UTC like every time of the console."""
     if text is None:
         return None, None
     try:

@@ -1,4 +1,4 @@
-"""Campaigns: how far each is, letting it run, rest and end, and its leads from a file."""
+"""Campaigns: their progress, start, pause and stop, and uploads of leads."""
 
 from typing import get_args
 
@@ -73,7 +73,7 @@ async def stop(visit: PageRequest) -> ActionDone:
 
 
 def _share(percent: str) -> float | str:
-    """What is no number is sent as it is: the API says what is wrong with it."""
+    """A value that is no number is sent as it is: the API reports the problem."""
     try:
         return round(float(percent) / 100, 6)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Charts as numbers: where each line, bar and word goes. The template `charts.html` draws them as SVG. Pure."""
+"""Computes the positions of lines, bars and labels of charts. The template `charts.html` draws them as SVG. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class AxisMark:
 
     @property
     def anchor(self) -> str:
-        """Which end of its words is there: at the edges they stay inside."""
+        """The anchor of its label: labels at the edges stay inside."""
         return "start" if self.share < 4 else "end" if self.share > 96 else "middle"
 
 
@@ -88,13 +88,13 @@ def time_chart(
         for i, at in enumerate(starts)
         if any(each.values[i] is not None and each.values[i] != 0 for each in series)
     ]
-    said = ", ".join(f"{line.name} now {line.last}" for line in lines)
+    latest = ", ".join(f"{line.name} now {line.last}" for line in lines)
     return TimeChart(
         title=title,
         lines=lines,
         ticks=[AxisMark(_y(top * part, top), _said(top * part, unit)) for part in (0, 0.5, 1)],
         times=_times(starts, across),
-        summary=f"{title}: {said}",
+        summary=f"{title}: {latest}",
         head=["time", *(each.name for each in series)],
         rows=rows,
     )
@@ -115,7 +115,7 @@ def slices(overview: Mapping[str, Any]) -> tuple[list[datetime], list[Mapping[st
 def rates(
     overview: Mapping[str, Any], starts: Sequence[datetime], found: Sequence[Mapping[str, Any] | None]
 ) -> list[float | None]:
-    """Dials a second of each slice. What lies before the slices reach is not known, which is not 0."""
+    """Dials per second of each slice. Before the first slice the rate is unknown, which is not 0."""
     since = labels.moment(overview["since"])
     assert since is not None, "an overview says how far it reaches"
     width_s = overview["slice_s"]
@@ -144,7 +144,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def _line(series: ChartSeries, across: Sequence[float], top: float, unit: str) -> ChartLine:
-    """A slice without a value is a gap: what lies on both sides of it is not joined."""
+    """A slice without a value is a gap in the line."""
     runs = [[(x, _y(v, top)) for x, v in run] for run in _runs(across, series.values)]
     last = next((v for v in reversed(series.values) if v is not None), None)
     path = "".join(map(_path, runs))

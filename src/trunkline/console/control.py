@@ -1,4 +1,4 @@
-"""Control: what is stopped, stopping and resuming with a reason, alarms; and the flags, which `flags` sets."""
+"""Control: stops, stop and resume with a reason, alarms; and the flags, which `flags` sets."""
 
 from typing import Any
 
@@ -51,8 +51,8 @@ async def resume(visit: PageRequest) -> ActionDone:
     if (set_by := visit.form.get("set_by")) and visit.form.get("scope") not in _WHOLE:
         query["set_by"] = set_by
     state = await visit.api.delete(path, query)
-    said = "goes on" if state["state"] != "stopped" else "is still stopped by somebody else"
-    return ActionDone(f"{name} {said}.", back(visit, "/control"))
+    result = "goes on" if state["state"] != "stopped" else "is still stopped by somebody else"
+    return ActionDone(f"{name} {result}.", back(visit, "/control"))
 
 
 async def clear_alarm(visit: PageRequest) -> ActionDone:
@@ -62,7 +62,7 @@ async def clear_alarm(visit: PageRequest) -> ActionDone:
 
 
 def _subject(visit: PageRequest) -> tuple[str, str]:
-    """The path of what a form names, and how to speak of it."""
+    """The API's path of a form's subject, and its name for people."""
     scope, subject = visit.form.get("scope", ""), visit.form.get("subject", "")
     if scope not in SCOPES:
         raise ApiRefused(422, "invalid_request", "Choose what to stop.")

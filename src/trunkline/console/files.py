@@ -1,4 +1,4 @@
-"""Files in and out: leads from a file with a report of its rows, results as a file. Streamed, never held whole."""
+"""Uploads of leads with a report of the rows, and downloads of results. Streamed, never in memory as a whole."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ TYPES = {
     "ndjson": "application/x-ndjson",
     "jsonl": "application/x-ndjson",
 }
-# So many reasons are shown; the API's own answer has every row.
+# How many problems are shown; the API's own response has every row.
 PROBLEMS_SHOWN = 100
 
 
@@ -37,7 +37,7 @@ async def give_export(visit: PageRequest) -> Response:
 
 
 class PassedThrough(Response):
-    """The API's own answer, piece by piece as it is made."""
+    """The API's own response, streamed."""
 
     def __init__(self, visit: PageRequest, path: str):
         super().__init__()
@@ -49,7 +49,7 @@ class PassedThrough(Response):
 
 
 async def _take(visit: PageRequest, path: str) -> Shown:
-    """Read while it arrives. A refused file is a report too: it says from which row on."""
+    """Streamed to the API. A refused file gets a report too: it says from which row on."""
     name = visit.given("file") or ""
     kind = TYPES.get(name.rpartition(".")[2].lower())
     if kind is None:

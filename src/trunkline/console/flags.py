@@ -1,4 +1,4 @@
-"""Feature flags: the switch, the percentage, and those for whom it is on or off whatever the percentage says."""
+"""Feature flags: the switch, the percentage, and the tenants for which it is set independently of the percentage."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ _BETWEEN = re.compile(r"[\s,;]+")
 
 
 async def set_flag(visit: PageRequest) -> ActionDone:
-    """As a whole: the form shows everything that the flag says. Preview first, then set: both with what was typed."""
+    """Replaces the flag: the form shows all its fields. Preview first, then set, both with the same form."""
     name, form = visit.part("flag"), visit.form
     path, place = f"/flags/{segment(name)}", at("/control") + "#flags"
     rule: dict[str, Any] = {
@@ -32,7 +32,7 @@ async def set_flag(visit: PageRequest) -> ActionDone:
 async def unset(visit: PageRequest) -> ActionDone:
     name, form = visit.part("flag"), visit.form
     path = f"/flags/{segment(name)}"
-    # Unset, what the platform asks for is as the code has it: on.
+    # Unset, the flag has its default in the code: on.
     foreseen = await visit.api.post(f"{path}/preview", {"enabled": True})
     order = {"reason": form.get("reason", ""), "version": _number(form, "version", 0)}
     await visit.api.delete(path, order | _overdue(form, foreseen["overdue"]))
@@ -49,7 +49,7 @@ def _preview(name: str, foreseen: Mapping[str, Any]) -> str:
 
 
 def _overdue(form: Mapping[str, str], overdue: int) -> dict[str, int]:
-    """Nobody is called, or not called, for a change of a flag without somebody having read how many."""
+    """The form must confirm the number of overdue leads that the change calls or skips."""
     if "take_overdue" in form:
         return {"take_overdue": _number(form, "take_overdue", 0)}
     if overdue and "leave_overdue" not in form:
@@ -63,7 +63,7 @@ def _overdue(form: Mapping[str, str], overdue: int) -> dict[str, int]:
 
 
 def named(form: Mapping[str, str], kind: str) -> dict[str, bool]:
-    """Whom the two fields of a kind name. One id in both says nothing, and is refused."""
+    """The ids in the two fields of a kind. One id in both is contradictory, and is refused."""
     on, off = set(_ids(form.get(f"{kind}_on", ""))), set(_ids(form.get(f"{kind}_off", "")))
     if both := sorted(on & off):
         raise ApiRefused(

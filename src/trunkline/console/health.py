@@ -1,4 +1,4 @@
-"""How the engines are, for the top of every page. Asked at most every two seconds, and answered within one."""
+"""The health of the engines, for the top of every page. Checked at most every two seconds, within one second."""
 
 import asyncio
 from collections.abc import Sequence

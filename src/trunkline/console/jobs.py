@@ -1,4 +1,4 @@
-"""Jobs: what waits, what is dead and why, and bringing it back."""
+"""Jobs: waiting and dead ones, and their replay."""
 
 from trunkline.console.api_client import segment
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back

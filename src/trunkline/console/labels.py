@@ -1,4 +1,4 @@
-"""How values are said to people. Pure: the present moment is given."""
+"""Formats values for people. Pure: the present time is an argument."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ _STEPS = ((1, "s"), (60, "min"), (3600, "h"), (86_400, "d"))
 
 
 def moment(value: str | datetime | None) -> datetime | None:
-    """What the API writes as text."""
+    """Parse a time of the API."""
     if value is None or isinstance(value, datetime):
         return value
     return datetime.fromisoformat(value)
@@ -76,7 +76,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def count(value: float | int | None, most: int | None = None) -> str:
-    """With thin groups of thousands; one that was counted up to `most` says so."""
+    """With thin separators of thousands; a count that stopped at `most` is marked."""
     if value is None:
         return "–"
     text = f"{value:,.0f}"
@@ -84,14 +84,14 @@ def count(value: float | int | None, most: int | None = None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """With as many places as tell one share from the next: 0.4 %, 12 %."""
+    """With as many places as needed: 0.4 %, 12 %."""
     if share is None:
         return "–"
     return f"{100 * share:.1f} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"
 
 
 def named_as(names: Mapping[str, bool], state: bool) -> str:
-    """Of those that a flag names, those for whom it is so."""
+    """The names of a flag that have this state."""
     return ", ".join(name for name, is_on in names.items() if is_on == state)
 
 
@@ -107,12 +107,12 @@ def plain(value: Any) -> str:
 
 
 def said(details: Mapping[str, Any]) -> str:
-    """What there is of details: what is null or empty says nothing."""
+    """The details without null and empty values."""
     return plain({name: value for name, value in details.items() if value not in (None, "", {}, [])})
 
 
 def short(value: str | None) -> str:
-    """The end of an id: the front of a UUIDv7 is its time, and alike in all of today's."""
+    """The end of an id: the front of a UUIDv7 is its time, which ids of one day share."""
     return f"…{value[-8:]}" if value else "–"
 
 
@@ -144,5 +144,5 @@ _BY_WORD = {word: tone for tone, words in _TONES.items() for word in words.split
 
 
 def tone(word: str | None) -> str:
-    """The colour of a state. The word itself is always there too: nobody has to see the colour."""
+    """The colour of a state. The page always shows the word too, for people who cannot see the colour."""
     return _BY_WORD.get((word or "").lower(), "plain")

@@ -1,4 +1,4 @@
-"""What stands around every page: the engines, the kill switch, open alarms. It is shown whatever else fails."""
+"""The layout of every page: health of the engines, kill switch, open alarms. Shown whatever else fails."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from trunkline.console.api_client import ApiRefused
 from trunkline.console.health import Engine, EngineHealth
 from trunkline.console.page_request import PageRequest
 
-# A badge that says "20+" says enough.
+# Beyond it the badge shows "20+".
 ALARMS_MAX = 20
 
 
@@ -27,7 +27,7 @@ class Layout:
 
     @property
     def is_well(self) -> bool:
-        """Whether no banner stands above the page and no alarm is open, and that could be read."""
+        """Whether there is no banner and no open alarm, and both could be read."""
         return self.kill_switch is not None and not (self.is_killed or self.away or self.alarms)
 
     @property

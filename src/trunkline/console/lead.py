@@ -1,4 +1,4 @@
-"""One lead: what happened to it, why it is not called, and what can be done about it."""
+"""One lead: its timeline, why it is not called, and its actions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from trunkline.console import labels, users
 from trunkline.console.api_client import segment
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back
 
-# What a person sees first of a lead; the rest is in the table below.
-_ASIDE = {"attempts", "decisions", "timeline", "payload", "enrichments"}
+# Fields that have their own place on the page; the others are in the table.
+_SEPARATE = {"attempts", "decisions", "timeline", "payload", "enrichments"}
 
 
 async def show(visit: PageRequest) -> Shown:
@@ -34,15 +34,15 @@ async def show(visit: PageRequest) -> Shown:
 
 
 def facts(lead: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What there is to know beside the story, moments in words."""
+    """The fields beside the timeline, with times as text."""
     for name, value in lead.items():
-        if name not in _ASIDE and value not in (None, ""):
+        if name not in _SEPARATE and value not in (None, ""):
             yield name, labels.exact(value) if name.endswith("_at") else value
 
 
 @dataclass(slots=True)
 class Chapter:
-    """What happened around one attempt, or (None) to the lead by itself."""
+    """The timeline events of one attempt, or (None) of the lead itself."""
 
     attempt: dict[str, Any] | None
     # Which of the lead's attempts it is. Not `attempt_no`, which repeats when one is not counted.
@@ -51,7 +51,7 @@ class Chapter:
 
 
 def story(lead: dict[str, Any]) -> list[Chapter]:
-    """The timeline in its order, attempt by attempt. What happened to the lead during a call stands in that call."""
+    """The timeline in order, grouped by attempt. Events of the lead during a call are in the group of that call."""
     attempts = {each["id"]: (each, no) for no, each in enumerate(lead["attempts"], start=1)}
     events = lead["timeline"]
     last = {each["attempt_id"]: place for place, each in enumerate(events)}
@@ -76,7 +76,7 @@ def story(lead: dict[str, Any]) -> list[Chapter]:
 
 
 def _without_its_call(event: dict[str, Any], attempt: dict[str, Any]) -> dict[str, Any]:
-    """The carrier's id of the call stands with the attempt; another one is worth telling."""
+    """Without the carrier's id of the call, which the attempt shows; another id is kept."""
     details = event.get("details", {})
     if details.get("call_id") != attempt.get("carrier_call_id"):
         return event
@@ -84,7 +84,7 @@ def _without_its_call(event: dict[str, Any], attempt: dict[str, Any]) -> dict[st
 
 
 def learnt(lead: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Of each call that left something behind: what its agent reported, its recordings, what was made of them."""
+    """By call: the agent's report, recordings and enrichments."""
     for attempt in lead["attempts"]:
         enriched = [each for each in lead["enrichments"] if each["attempt_id"] == attempt["id"]]
         if attempt["report"] or attempt["recordings"] or enriched:
@@ -141,7 +141,7 @@ async def never_call(visit: PageRequest) -> ActionDone:
 
 
 def utc(picked: str | None) -> str | None:
-    """What a date picker says, as the API takes it."""
+    """The value of a date picker in the API's format."""
     if not picked:
         return None
     return f"{picked}:00Z" if len(picked) == len("2030-05-01T09:30") else f"{picked}Z"

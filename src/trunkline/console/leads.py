@@ -1,4 +1,4 @@
-"""Leads: finding them. One field finds by id, phone or request id; the others narrow the list."""
+"""The search for leads. One field searches by id, phone or request id; the others filter the list."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ from trunkline.model import Outcome
 from trunkline.states import LeadStatus
 
 PAGE = 50
-# In the order in which somebody may want them called again.
+# In the order in which an operator is likely to reopen them.
 OUTCOMES = ("NO_AGENT", *(each.value for each in Outcome if each is not Outcome.NO_AGENT))
 _PHONE = re.compile(r"\+?[0-9 ()./-]{6,25}")
 
@@ -44,7 +44,7 @@ async def show(visit: PageRequest) -> Shown:
 
 
 async def reopen(visit: PageRequest) -> ActionDone:
-    """Count first, then order: both with what was typed."""
+    """Count first, then reopen, both with the same form."""
     form = visit.form
     body: dict[str, object] = {
         "reason": form.get("reason", ""),

@@ -1,4 +1,4 @@
-"""Mailboxes: how much waits in each kind, what is stuck or dead and why, and bringing it back."""
+"""Mailboxes: the backlog of each kind, stuck and dead ones, and their replay."""
 
 from typing import Any
 

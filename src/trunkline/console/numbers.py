@@ -1,10 +1,10 @@
-"""Numbers as their channels: who holds each, and since when."""
+"""Numbers and their channels: which call holds each, and since when."""
 
 from trunkline.console.api_client import segment
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, back
 
 PAGE = 50
-# More squares than these are drawn as one bar.
+# More channels than these are drawn as one bar.
 SQUARES_MAX = 120
 
 

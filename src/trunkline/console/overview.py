@@ -1,4 +1,4 @@
-"""The overview: what goes on now, and whether it goes well."""
+"""The overview: the present state of the platform."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from trunkline.console.page_request import PageRequest, Shown
 
 NUMBERS_MAX = 24
 QUEUES_SHOWN = 10
-# One slice is five seconds: a rate over two of them does not jump.
+# A slice is five seconds: a rate over two of them is steadier.
 RATE_SLICES = 2
 
 

@@ -1,4 +1,4 @@
-"""A visit: who looks at what. A page is a function from a visit to what is shown; an action, to what was done."""
+"""A request of the console. A page is a function from a request to what it shows; an action, to its result."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,11 +22,11 @@ class PageRequest:
     session: Pass
     form_token: str
     api: ApiClient
-    # Of an action: what its form said, empty fields left out.
+    # The form of an action, without empty fields.
     form: Mapping[str, str] = field(default_factory=dict)
 
     def given(self, name: str) -> str | None:
-        """A word of the address, without the blanks around it."""
+        """A parameter of the URL, stripped."""
         return self.request.query_params.get(name, "").strip() or None
 
     def part(self, name: str) -> str:
@@ -34,7 +34,7 @@ class PageRequest:
 
     @property
     def address(self) -> str:
-        """To come back to, filters included."""
+        """The URL of this page, with its filters."""
         query = self.request.url.query
         return self.request.url.path + (f"?{query}" if query else "")
 
@@ -51,7 +51,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ActionDone:
-    """An action that worked: a sentence, and where to go on. `keeps_form`: what was typed is needed once more."""
+    """The result of an action: a message, and the next page. `keeps_form`: the form is shown again as it was sent."""
 
     sentence: str
     to: str
@@ -60,18 +60,18 @@ class ActionDone:
 
 Page = Callable[[PageRequest], Awaitable[Shown]]
 Action = Callable[[PageRequest], Awaitable[ActionDone]]
-# Takes a file that is still arriving, and shows what became of it.
+# Reads a file that is still arriving, and shows the report.
 Upload = Callable[[PageRequest], Awaitable[Shown]]
 Download = Callable[[PageRequest], Awaitable[Response]]
 
 
 def at(path: str, **query: object) -> str:
-    """An address of the console."""
+    """A URL of the console."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{ROOT}{path}" + (f"?{urlencode(given)}" if given else "")
 
 
 def back(visit: PageRequest, otherwise: str) -> str:
-    """Where the form was, if it was on the console: an address of another site is not followed."""
+    """The page of the form, if it is one of the console: URLs of other sites are ignored."""
     to = visit.form.get("back", "")
     return to if to.startswith(f"{ROOT}/") and "\\" not in to and "//" not in to else at(otherwise)

@@ -1,4 +1,4 @@
-"""Pods as a parking lot: one place for each, by pool. Green is free, blue has a call, grey takes none."""
+"""Pods as squares, by pool. Green is free, blue has a call, grey takes none."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from trunkline.console.api_client import segment
 from trunkline.console.labels import natural
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back
 
-# The API's longest page, and how many of them are drawn. A lot of a thousand pods can still be looked at.
+# The API's largest page, and how many of them are drawn: 1,000 pods are still readable.
 PAGE = 200
 PAGES_MAX = 5
 
@@ -44,8 +44,8 @@ async def show_one(visit: PageRequest) -> Shown:
 async def drain(visit: PageRequest) -> ActionDone:
     name = visit.part("name")
     drained = await visit.api.post("/drain", {"pod_name": name})
-    said = " It still has a call." if drained["has_active_call"] else ""
-    return ActionDone(f"{name} takes no new calls.{said}", back(visit, "/pods"))
+    note = " It still has a call." if drained["has_active_call"] else ""
+    return ActionDone(f"{name} takes no new calls.{note}", back(visit, "/pods"))
 
 
 async def undrain(visit: PageRequest) -> ActionDone:
@@ -55,7 +55,7 @@ async def undrain(visit: PageRequest) -> ActionDone:
 
 
 def _lots(status: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The pools in the order of the router, each with its pods by name. A pool without pods is a lot too."""
+    """The pools in the order of the router, each with its pods by name, including empty ones."""
     tiers = list(dict.fromkeys([*status["free"], *(pod["tier"] for pod in pods)]))
     return [
         {
@@ -70,7 +70,7 @@ def _lots(status: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, 
 
 
 async def _all(visit: PageRequest, path: str) -> tuple[list[dict[str, Any]], bool]:
-    """Every item of a list, up to a limit; and whether that was all."""
+    """The items of a list, up to a limit; and whether these are all."""
     items: list[dict[str, Any]] = []
     cursor: str | None = None
     for _ in range(PAGES_MAX):

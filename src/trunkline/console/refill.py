@@ -1,7 +1,7 @@
-"""Forms keep what was typed: a page that is shown again after a refusal has it in the same form, as it was sent.
+"""Refills forms: a page that is shown again after a refusal has the values of the form as it was sent.
 
-One rule for all forms of the console, found by their action: no template has to know of it. What was typed travels in a
-cookie of the console that lives until the next page, as the sentence about it does.
+It works for all forms of the console, which it finds by their action, without changes of templates. The values are in a
+cookie of the console that lasts until the next page, like the message about the refusal.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-# A cookie holds 4 KB. What does not fit is not kept: forms of people are small.
+# A cookie holds 4 KB. Larger forms are not refilled.
 COOKIE_MAX = 3500
-# What the page itself puts into every form.
+# Fields that the page itself puts into every form.
 _OWN = frozenset({"token", "back"})
-# What is not typed, or must not be shown again.
+# Fields that are not typed, or must not be shown again.
 _UNTYPED = frozenset({"hidden", "password", "file", "submit", "button", "reset"})
-# Marks a hidden field that belongs to what was typed, such as the id of an order that is sent once more.
+# Marks a hidden field that has to be refilled too, such as the request id of a repeated order.
 KEPT = "data-typed"
 _TICKED = frozenset({"checkbox", "radio"})
 
@@ -33,7 +33,7 @@ class Typed(NamedTuple):
 
 
 def packed(typed: Typed) -> str | None:
-    """As the text of a cookie; None if it is too long."""
+    """The value of the cookie; None if it is too long."""
     fields = {name: value for name, value in typed.fields.items() if name not in _OWN}
     text = quote(msgspec.json.encode([typed.action, fields]).decode())
     return text if len(text) <= COOKIE_MAX else None
@@ -48,7 +48,7 @@ def unpacked(text: str) -> Typed | None:
 
 
 def refilled(page: str, typed: Typed) -> str:
-    """The page with its forms of that action filled in, and what is folded around them open."""
+    """The page with its forms of that action filled in, and the <details> around them open."""
     reader = _Reader(typed)
     reader.feed(page)
     reader.close()
@@ -56,7 +56,7 @@ def refilled(page: str, typed: Typed) -> str:
 
 
 class _Reader(HTMLParser):
-    """Passes everything on as it is, but for the fields of the form."""
+    """Copies everything except the fields of the form."""
 
     def __init__(self, typed: Typed):
         super().__init__(convert_charrefs=False)
@@ -137,11 +137,11 @@ class _Reader(HTMLParser):
 
 
 def _with(attrs: Attributes, name: str, value: str | None) -> Attributes:
-    """One attribute set, or left out."""
+    """Set or remove one attribute."""
     others = [each for each in attrs if each[0] != name]
     return others if value is None else [*others, (name, value)]
 
 
 def _tag(tag: str, attrs: Attributes) -> str:
-    said = (f' {name}="{escape(value)}"' if value else f" {name}" for name, value in attrs)
-    return f"<{tag}{''.join(said)}>"
+    parts = (f' {name}="{escape(value)}"' if value else f" {name}" for name, value in attrs)
+    return f"<{tag}{''.join(parts)}>"

@@ -1,4 +1,4 @@
-"""Reminders: when each rings next, what became of the times before, and letting it rest."""
+"""Reminders: their next times and past occurrences, and pause, skip and cancel."""
 
 from trunkline.console.api_client import segment
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, at

@@ -1,4 +1,4 @@
-"""From a template and its values to a response that loads nothing from elsewhere."""
+"""Renders a template with its values to a response that loads nothing from other hosts."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -72,7 +72,7 @@ class Renderer:
         }
 
     def page(self, visit: PageRequest, shown: Shown, frame: Layout) -> Response:
-        """The whole page, with what the last action had to say."""
+        """The whole page, with the message of the last action."""
         kind, said = _said(visit.request)
         text = self._render(shown, visit, frame, layout="base.html", said=said, said_kind=kind)
         typed = refill.unpacked(visit.request.cookies.get(TYPED, ""))
@@ -92,7 +92,7 @@ class Renderer:
     def outside(
         self, request: Request, template: str, values: Mapping[str, Any], status: int = 200
     ) -> Response:
-        """A page for somebody who is not signed in."""
+        """A page for a browser without a session."""
         text = self._environment.get_template(template).render(theme=theme_of(request), **values)
         return HTMLResponse(text, status, headers=HEADERS)
 
@@ -110,19 +110,19 @@ class Renderer:
 
 
 def _address(query: Mapping[str, object]) -> str:
-    """The part of an address behind the question mark, without what was left open."""
+    """The query of a URL, without empty parameters."""
     return urlencode({name: value for name, value in query.items() if value not in (None, "")})
 
 
 def say(response: Response, sentence: str, kind: str) -> None:
-    """Tell it on the next page."""
+    """Show a message on the next page."""
     response.set_cookie(
         SAID, quote(f"{kind}|{sentence[:1000]}"), max_age=SAID_S, path=ROOT, httponly=True, samesite="strict"
     )
 
 
 def keep(response: Response, typed: Typed) -> None:
-    """Show it again in its form on the next page."""
+    """Refill the form on the next page."""
     if text := refill.packed(typed):
         response.set_cookie(TYPED, text, max_age=SAID_S, path=ROOT, httponly=True, samesite="strict")
 

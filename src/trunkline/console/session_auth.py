@@ -1,4 +1,4 @@
-"""The way in: from a cookie to a visit. A session is as good as its key, and ends when it is signed out."""
+"""Authenticates requests by the session cookie. A session has the rights of its key, and ends at sign-out."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,7 +44,7 @@ class SessionAuth:
         return self._api.deps.clock.now()
 
     async def admit(self, request: Request) -> PageRequest | None:
-        """None: nobody is signed in. `StoreUnavailable`: it cannot be told."""
+        """None: not signed in. `StoreUnavailable`: the session cannot be verified."""
         session = self.seals.open("session", request.cookies.get(COOKIE, ""), self.now)
         who = await self.who(session) if session is not None else None
         if session is None or who is None:
@@ -54,7 +54,7 @@ class SessionAuth:
         return PageRequest(request, who, session, self.seals.form_token(session), asker)
 
     async def who(self, session: Pass) -> Principal | None:
-        """Asked at every visit: a key that was revoked a moment ago is refused here too."""
+        """Verified at every request, so that a revoked key is refused here too."""
         who = await self._api.verifier.verify_hash(session.key_hash)
         return None if who is None or await self._is_spent(session) else who
 
@@ -66,7 +66,7 @@ class SessionAuth:
         return Entered(self.seals.session(key_format.digest(key), self.now), who)
 
     async def enter_by_link(self, sealed: str) -> Entered | None:
-        """Once: of two who follow the same link, one enters."""
+        """A link works once: of two requests with the same link, one signs in."""
         link = self.seals.open("link", sealed, self.now)
         who = await self._api.verifier.verify_hash(link.key_hash) if link else None
         if link is None or who is None:
@@ -94,7 +94,7 @@ class SessionAuth:
         response.delete_cookie(COOKIE, path=ROOT, secure=self._is_secure, httponly=True, samesite="strict")
 
     async def _is_spent(self, session: Pass) -> bool:
-        """While Postgres is away nobody can have signed out."""
+        """While Postgres is away no session can have been signed out."""
         if not await self._health.is_well("postgres"):
             return False
         try:
@@ -106,7 +106,7 @@ class SessionAuth:
 
 
 def to_sign_in(request: Request) -> Response:
-    """And back again afterwards, if that was a page."""
+    """Redirect to the sign-in, which returns to this page."""
     query = request.url.query
     wanted = request.url.path + (f"?{query}" if query else "")
     after = f"?next={quote(wanted)}" if request.method == "GET" and request.url.path != ROOT else ""
@@ -114,12 +114,13 @@ def to_sign_in(request: Request) -> Response:
 
 
 def comes_from_here(request: Request) -> bool:
-    """What the browser itself says of where a form was sent from. One that says nothing is old, or no browser."""
+    """Whether the browser's own headers name this site as the origin of a form. Without them it is an old browser, or
+    none."""
     return request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Fields that were filled in. Bounded: forms of people are small."""
+    """The fields that are not empty, up to a bounded size."""
     body = await bounded_body(request, FORM_BYTES_MAX)
     if body is None:
         return {}

@@ -1,7 +1,7 @@
-"""Sessions and sign-in links: sealed texts that name a key by its hash, and end.
+"""Sessions and sign-in links: sealed tokens with the hash of a key and an expiry.
 
-Sealed under TRUNKLINE_SECRET_KEY, so nobody reads or makes one without it, and every process of an installation opens
-those of the others. With two secrets both open, the first seals.
+Sealed under TRUNKLINE_SECRET_KEY, so that without it none can be read or made, and every process of an installation
+opens those of the others. With two secrets both open, the first seals.
 """
 
 import hmac
@@ -28,7 +28,7 @@ Kind = Literal["session", "link"]
 
 
 class Pass(msgspec.Struct, frozen=True, array_like=True):
-    """What is sealed: a session, or a link that becomes one. `key_hash` is the SHA-256 of the API key."""
+    """The sealed contents: a session, or a link that becomes one. `key_hash` is the SHA-256 of the API key."""
 
     kind: Kind
     id: UUID
@@ -54,17 +54,17 @@ class Seals:
         return self._fernet.encrypt(msgspec.msgpack.encode(given)).decode()
 
     def open(self, kind: Kind, sealed: str, now: datetime) -> Pass | None:
-        """None for what is not ours, of another kind, or over."""
+        """None for a token that is invalid, of another kind, or expired."""
         if not sealed or len(sealed) > SEALED_MAX or not sealed.isascii():
             return None
         try:
-            found = msgspec.msgpack.decode(self._fernet.decrypt(sealed.encode()), type=Pass)
+            opened = msgspec.msgpack.decode(self._fernet.decrypt(sealed.encode()), type=Pass)
         except (InvalidToken, msgspec.DecodeError, msgspec.ValidationError):
             return None
-        return found if found.kind == kind and found.ends_at > now else None
+        return opened if opened.kind == kind and opened.ends_at > now else None
 
     def form_token(self, session: Pass) -> str:
-        """What every form of this session carries: another site cannot know it."""
+        """The CSRF token of this session's forms."""
         return hmac.new(self._forgery_key, session.id.bytes, "sha256").hexdigest()
 
     def is_form_token(self, session: Pass, given: str) -> bool:

@@ -1,4 +1,4 @@
-"""Signing in and out: with an API key, or by a link that is good once."""
+"""Sign-in and sign-out: with an API key, or by a link that works once."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import urlencode
@@ -21,8 +21,8 @@ Routes = Sequence[tuple[str, str, Callable[[Request], Awaitable[Response]]]]
 
 
 class SignIn:
-    def __init__(self, desk: SessionAuth, renderer: Renderer):
-        self._desk = desk
+    def __init__(self, auth: SessionAuth, renderer: Renderer):
+        self._auth = auth
         self._renderer = renderer
 
     def routes(self) -> Routes:
@@ -37,9 +37,9 @@ class SignIn:
         ]
 
     def link_for(self, key: str) -> str:
-        """An address, good once and for a quarter of an hour, that signs in with this key."""
-        link = self._desk.seals.link(key_format.digest(key), self._desk.now)
-        return f"{ROOT}/enter?{urlencode({'link': self._desk.seals.seal(link)})}"
+        """A URL that signs in with this key, once and within 15 minutes."""
+        link = self._auth.seals.link(key_format.digest(key), self._auth.now)
+        return f"{ROOT}/enter?{urlencode({'link': self._auth.seals.seal(link)})}"
 
     async def ask(self, request: Request) -> Response:
         return self._form(request, "")
@@ -48,46 +48,46 @@ class SignIn:
         form = await read_form(request)
         if not comes_from_here(request):
             return self._form(request, "This form was not sent from the console.", 403)
-        entered = await self._desk.enter(form.get("key", ""))
+        entered = await self._auth.enter(form.get("key", ""))
         if entered is None:
             log.info("console.sign_in_refused")
             return self._form(request, "This key is unknown, revoked or expired.", 403)
         return self._welcome(entered, form.get("next", ""))
 
     async def ask_by_link(self, request: Request) -> Response:
-        """A page with a button: whatever looks at a link ahead of its reader must not use it up."""
+        """A page with a button: link previews and scanners must not use the link up."""
         return self._renderer.outside(request, "enter.html", {"link": request.query_params.get("link", "")})
 
     async def enter_by_link(self, request: Request) -> Response:
         form = await read_form(request)
         if not comes_from_here(request):
             return self._form(request, "This form was not sent from the console.", 403)
-        entered = await self._desk.enter_by_link(form.get("link", ""))
+        entered = await self._auth.enter_by_link(form.get("link", ""))
         if entered is None:
             return self._form(request, "This link was used before, or is too old. Sign in with a key.", 403)
         return self._welcome(entered, "")
 
     async def make_link(self, request: Request) -> Response:
-        """For programs: whoever sends a key gets an address that signs in with it."""
+        """For programs: returns a sign-in link for the key of the request."""
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or await self._desk.enter(key.strip()) is None:
+        if scheme.lower() != "bearer" or await self._auth.enter(key.strip()) is None:
             return JSONResponse({"success": False, "error": "Send an API key.", "code": "unauthorized"}, 401)
         return JSONResponse({"path": self.link_for(key.strip()), "expires_in_s": LINK_S}, 201)
 
     async def leave(self, request: Request) -> Response:
-        visit = await self._desk.admit(request)
+        visit = await self._auth.admit(request)
         form = await read_form(request)
-        if visit is None or not self._desk.seals.is_form_token(visit.session, form.get("token", "")):
+        if visit is None or not self._auth.seals.is_form_token(visit.session, form.get("token", "")):
             return to_sign_in(request)
         said = "You are signed out."
         try:
-            await self._desk.leave(visit.session)
+            await self._auth.leave(visit.session)
         except StoreUnavailable:
             said = (
                 "This browser is signed out. Postgres is away, so a copy of its cookie would still be good."
             )
         response = self._form(request, said)
-        self._desk.take_back(response)
+        self._auth.take_back(response)
         return response
 
     async def choose_theme(self, request: Request) -> Response:
@@ -105,11 +105,11 @@ class SignIn:
 
     def _welcome(self, entered: Entered, wanted: str) -> Response:
         response = RedirectResponse(wanted if _is_ours(wanted) else ROOT, 303)
-        self._desk.hand_out(response, entered.session)
+        self._auth.hand_out(response, entered.session)
         log.info("console.signed_in", key_id=str(entered.who.key_id))
         return response
 
 
 def _is_ours(address: str) -> bool:
-    """An address of the console. `//elsewhere` and `\\elsewhere` are those of other sites."""
+    """Whether it is a URL of the console. `//elsewhere` and `\\elsewhere` are those of other sites."""
     return (address == ROOT or address.startswith(f"{ROOT}/")) and "\\" not in address and "//" not in address

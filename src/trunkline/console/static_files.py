@@ -1,4 +1,5 @@
-"""Style, script and icon. They are named with a hash of their content, so a browser keeps them until they change."""
+"""Style, script and icon. Their names contain a hash of their content, so that browsers cache them until they
+change."""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Live pages: the page's own function, asked again every two seconds, its live part sent when it has changed.
+"""Live pages: calls the page's own function every two seconds, and sends its live part when it has changed.
 
-A stream ends with its session, with the process, and when nobody reads it. There is a limit on
-how many there are, so that a wall of screens cannot starve the API.
+A stream ends with its session, with the process, and when the browser does not read it. Their number is limited, so
+that many open pages cannot starve the API.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from trunkline.console.rendering import HEADERS
 
 EVERY_S = 2.0
 STREAMS_MAX = 100
-# A browser that lost the stream comes back after this long.
+# A browser that lost the stream reconnects after this long.
 RETRY_MS = 3000
 
-# The live part of a page as it is now; None: whoever looks is no longer signed in.
+# Renders the live part of a page; None: the session has ended.
 Look = Callable[[], Awaitable[str | None]]
 
 
@@ -26,7 +26,7 @@ class Streams:
         self._closing = asyncio.Event()
 
     def close(self) -> None:
-        """The process stops: let go of everybody who watches."""
+        """The process stops: end all streams."""
         self._closing.set()
 
     def answer(self, look: Look) -> Response:
@@ -59,6 +59,6 @@ class Streams:
 
 
 def event(name: str, text: str) -> str:
-    """Every line of the text is a data line of its own: the format knows no other line breaks."""
+    """Every line of the text becomes a data line: the format has no other line breaks."""
     lines = "".join(f"data: {line}\n" for line in text.splitlines())
     return f"event: {name}\n{lines}\n"

@@ -1,4 +1,4 @@
-"""Who did something, as people know them: the log names keys by their ids, and people by what they called them."""
+"""Names of keys for people: the audit log has their ids."""
 
 from collections.abc import Mapping
 
@@ -9,11 +9,11 @@ KEYS_MAX = 200
 
 
 async def names(visit: PageRequest) -> Mapping[str, str]:
-    """Of the keys that this one may see, which is none without the scope `admin`."""
+    """Of the keys that this one may see; none without the scope `admin`."""
     if not visit.may():
         return {}
     try:
-        found = await visit.api.get("/keys", {"limit": KEYS_MAX})
+        keys = await visit.api.get("/keys", {"limit": KEYS_MAX})
     except ApiRefused:
         return {}
-    return {f"key:{key['id']}": key["name"] for key in found["items"]}
+    return {f"key:{key['id']}": key["name"] for key in keys["items"]}

@@ -1,4 +1,4 @@
-"""The leader judges every alarm, and remembers what it was judged by. `control/notifier.py` tells of them."""
+"""The leader evaluates every measured alarm and stores its samples. `control/notifier.py` sends the notifications."""
 
 import time
 from collections import defaultdict
@@ -22,7 +22,7 @@ from trunkline.store.database import Connection, Database
 from trunkline.store.presence import Key
 from trunkline.telemetry import metrics
 
-# The longest history that an alarm looks at is a quarter of an hour.
+# The longest history that an alarm needs is 15 minutes.
 KEEP_S = 1200.0
 WALK_SHARE = 0.05
 
@@ -40,8 +40,8 @@ class AlarmLoop(LeaderLoop):
         includes: Includes = everybody,
         walk_share: float = WALK_SHARE,
     ):
-        """`slots`: how agents of ours are counted. None: they are all elsewhere. `includes`: whose leads this platform
-        calls. `walk_share`: looking who waits takes this part of the time at most."""
+        """`slots`: how slots of agents are counted. None: all agents are external. `includes`: whose leads this
+        platform calls. `walk_share`: the largest share of the time that reading the waiting flows may take."""
         super().__init__(leadership, interval_s)
         self.leadership = leadership
         self._database = database
@@ -53,8 +53,8 @@ class AlarmLoop(LeaderLoop):
         self._waits_again_at_s = float("-inf")
 
     async def run_as_leader(self, term: int) -> int:
-        """How many alarms were raised or cleared."""
-        done = await self._judge()
+        """Returns how many alarms were raised or cleared."""
+        done = await self._evaluate()
         await self._count_processes()
         return done
 
@@ -63,21 +63,19 @@ class AlarmLoop(LeaderLoop):
         return 0
 
     async def _count_processes(self) -> None:
-        """A gauge of every process, led or not: a scrape may meet any of them."""
+        """Every process sets this gauge, leader or not: a scrape may hit any of them."""
         async with self._database.connection() as conn:
             metrics.set_exactly(metrics.PROCESSES, await presence.alive(conn, inputs.ALIVE_WITHIN_S))
 
-    async def _judge(self) -> int:
+    async def _evaluate(self) -> int:
         valkey_answers = await self._valkey_answers()
         async with self._database.connection() as conn:
             before = await alarms.samples(conn, KEEP_S)
-            readings = await inputs.read(
-                conn, await self._look_who_waits(conn), valkey_answers=valkey_answers
-            )
+            readings = await inputs.read(conn, await self._read_waits(conn), valkey_answers=valkey_answers)
             now = inputs.values(readings)
             details = inputs.details(readings)
             opened = _known(await alarms.list_open(conn))
-            now = _nothing_to_see(opened) | now
+            now = _zeros(opened) | now
             now_s = await schedule.clock_s(conn)
         async with self._database.transaction() as tx:
             if not await self.leadership.guard(tx):
@@ -91,8 +89,8 @@ class AlarmLoop(LeaderLoop):
                 await _act(tx, name, subject, verdict, details.get((name, subject), {}))
         return len(verdicts)
 
-    async def _look_who_waits(self, conn: Connection) -> Waits:
-        """Every flow with overdue leads is looked at. With very many of them that is done less often."""
+    async def _read_waits(self, conn: Connection) -> Waits:
+        """Reads every flow with overdue leads; with very many of them less often."""
         began_s = time.monotonic()
         if began_s >= self._waits_again_at_s:
             self._waits = await inputs.waits(conn, self._slots, self._includes)
@@ -109,12 +107,12 @@ class AlarmLoop(LeaderLoop):
 
 
 def _known(opened: Iterable[Alarm]) -> dict[Key, Alarm]:
-    """Another version of the code may have raised alarms that this one does not know, and must not judge."""
+    """Another version of the code may have raised alarms that this one does not define, and must not evaluate."""
     return {(alarm.name, alarm.subject): alarm for alarm in opened if alarm.name in DEFINITIONS}
 
 
-def _nothing_to_see(opened: Mapping[Key, Alarm]) -> dict[Key, float]:
-    """An alarm whose subject is gone (a role, a type of job) has a value too: none of it."""
+def _zeros(opened: Mapping[Key, Alarm]) -> dict[Key, float]:
+    """An open alarm whose subject is gone (a role, a type of job) has the value 0."""
     return {key: 0.0 for key in opened if isinstance(DEFINITIONS[key[0]].rule, Measured)}
 
 
@@ -138,8 +136,8 @@ def _histories(
 
 
 def _verdicts(histories: Mapping[Key, History]) -> dict[Key, Raised | Cleared]:
-    judged = {key: evaluate(DEFINITIONS[key[0]], history) for key, history in histories.items()}
-    return {key: verdict for key, verdict in judged.items() if verdict is not None}
+    verdicts = {key: evaluate(DEFINITIONS[key[0]], history) for key, history in histories.items()}
+    return {key: verdict for key, verdict in verdicts.items() if verdict is not None}
 
 
 async def _act(

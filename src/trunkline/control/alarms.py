@@ -1,7 +1,7 @@
-"""Every alarm: what it means, what to do, and when it is raised. `docs/reference/alarms.md` is made from this file.
+"""The definitions of all alarms: meaning, action and rule. `docs/reference/alarms.md` is generated from this file.
 
-An alarm is either measured (a value over its threshold for a while, judged by `evaluation.py`) or reported (a part of
-the platform saw it happen and said so with `raise_alarm`).
+An alarm is either measured (a value over its threshold for a while, evaluated by `evaluation.py`) or reported (a
+component detects the fault and calls `raise_alarm`).
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Raised when every value of the last `for_s` is over `above`; cleared when every one of `clear_for_s` is not over
-    `clear_at`. The gap between the two keeps a value that trembles around its threshold from ringing all night."""
+    """Raised when every value of the last `for_s` is over `above`; cleared when none of the last `clear_for_s` is over
+    `clear_at`. The gap between the two keeps a value that fluctuates around its threshold from flapping."""
 
     above: float
     for_s: float
@@ -30,7 +30,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Raised by whoever saw it; cleared when it was not seen for `quiet_s`, or (None) only by a person."""
+    """Raised by the component that detects it; cleared when not reported for `quiet_s`, or (None) only by a person."""
 
     quiet_s: float | None
 
@@ -67,9 +67,9 @@ _ALL = (
     AlarmDefinition(
         "no_leader",
         Severity.PAGE,
-        "Nobody leads, 12 s after the last lease ran out or 25 s after its holder stopped on purpose: "
-        "measured alarms are not judged, and the heartbeat by which a restored database is noticed stands still. "
-        "Loader, checker and reconcilers need no leader, and stand still only if no process has the role `control`.",
+        "There is no leader, 12 s after the last lease expired or 25 s after its holder stopped on purpose: measured "
+        "alarms are not evaluated, and the heartbeat that detects a restored database stands still. Loader, checker "
+        "and reconcilers need no leader, and stop only if no process has the role `control`.",
         "Start a process with the role `control`, or find out why those that run cannot renew their lease in Postgres.",
         Reported(quiet_s=15),
     ),
@@ -84,16 +84,16 @@ _ALL = (
     AlarmDefinition(
         "postgres_unreachable",
         Severity.PAGE,
-        "Postgres did not answer for more than five seconds. While it lasts the webhook, the gauge and `/ready` say "
-        "so; it is written down once Postgres is back.",
-        "Look at Postgres and at the way to it. Nothing is dialled meanwhile, and nothing is lost.",
+        "Postgres did not answer for more than five seconds. While it lasts the webhook, the gauge and `/ready` report "
+        "it; the alarm is written to Postgres once it is back.",
+        "Check Postgres and the network to it. Nothing is dialled meanwhile, and nothing is lost.",
         Reported(quiet_s=5),
     ),
     AlarmDefinition(
         "valkey_unreachable",
         Severity.URGENT,
         "Valkey did not answer for ten seconds. Leads are dispatched from Postgres at a reduced rate.",
-        "Look at Valkey and at the way to it. Its projection is rebuilt from Postgres when it is back.",
+        "Check Valkey and the network to it. Its projection is rebuilt from Postgres when it is back.",
         Measured(above=0, for_s=10, clear_at=0, clear_for_s=10, unit="failed looks"),
     ),
     AlarmDefinition(
@@ -117,10 +117,10 @@ _ALL = (
     AlarmDefinition(
         "attempt_unknown",
         Severity.URGENT,
-        "The fate of an attempt is unknown: its carrier could not be asked. The lead is not dialled again by itself, "
-        "and the channel is held for as long as a call could last.",
+        "The outcome of an attempt is unknown: its carrier did not answer queries. The lead is not dialled again by "
+        "itself, and the channel is held for as long as a call could last.",
         "Look the attempts up in the carrier's own console. Then leave their leads, or call them again: "
-        "`trunkline leads reopen --outcome UNKNOWN --since 24h --reason WHY` asks the carrier once more and calls "
+        "`trunkline leads reopen --outcome UNKNOWN --since 24h --reason WHY` queries the carrier once more and calls "
         "those of which it has no call.",
         Measured(above=0, for_s=0, clear_at=0, clear_for_s=30, unit="attempts"),
         subject="carrier/account",
@@ -150,7 +150,7 @@ _ALL = (
         "unexplained_refusals",
         Severity.WARNING,
         "A lead was refused three times in a row with a code that is in no table, or its calls never came about, and "
-        "the account took no other call meanwhile: nobody can tell whether the lead or the account is at fault. It "
+        "the account took no other call meanwhile, so the lead or the account may be at fault. It "
         "costs the lead nothing; it is tried again after a minute, two, four and so on, at most an hour.",
         "Look up the `code` in the carrier's documentation. Abort the lead if the number is at fault (`trunkline "
         "leads abort LEAD --reason WHY`); if the account is, change it.",
@@ -161,10 +161,10 @@ _ALL = (
     AlarmDefinition(
         "no_agents",
         Severity.URGENT,
-        "Leads have been overdue for two minutes, because no agent takes calls: none is known, or all are silent, "
-        "draining or not ready. Nobody is dialled without an agent.",
-        "Start agents, or find out why those that run are not heard (`trunkline doctor`, `trunkline router status`). "
-        "Where other people's agents answer, say so: `AGENTS=elsewhere`, or `agents` of a merchant or a pool.",
+        "Leads have been overdue for two minutes, because no agent takes calls: none is registered, or all are silent, "
+        "draining or not ready. No lead is dialled without an agent.",
+        "Start agents, or find out why the router gets no heartbeats of those that run (`trunkline doctor`, "
+        "`trunkline router status`). For external agents set `AGENTS=elsewhere`, or `agents` of a merchant or a pool.",
         Measured(above=0, for_s=120, clear_at=0, clear_for_s=0, unit="overdue leads"),
     ),
     AlarmDefinition(
@@ -198,10 +198,10 @@ _ALL = (
     AlarmDefinition(
         "agents_busy",
         Severity.WARNING,
-        "Leads are overdue and nothing was placed for a quarter of an hour, because every agent is busy, or free ones "
-        "are left to callers.",
-        "More agents would dial sooner. If it stays so while few people talk, look for pods that do not let go of "
-        "their calls (`trunkline router status`).",
+        "Leads are overdue and nothing was placed for 15 minutes, because every agent is busy, or the free ones are "
+        "the inbound reserve.",
+        "More agents would dial sooner. If it stays so with few live calls, look for pods that do not release their "
+        "calls (`trunkline router status`).",
         Measured(
             above=0,
             for_s=840,
@@ -213,9 +213,8 @@ _ALL = (
     AlarmDefinition(
         "answered_without_agent",
         Severity.URGENT,
-        "Somebody answered and no agent was there: no pod was given to the call, its stream could not be opened, or "
-        "its pod went on without it. The lead is called again after 5 minutes and after an hour, at no cost of its "
-        "own.",
+        "A person answered and got no agent: the call got no pod, its stream could not be opened, or its pod did not "
+        "serve it. The lead is called again after 5 minutes and after an hour, without using up its attempts.",
         "The alarm names the attempts. Look at their pods: do they run, do they refuse streams, can the carrier reach "
         "them? `trunkline router status` shows what is free. With `abandon_max` above 0 some of it is a policy's "
         "choice.",
@@ -225,10 +224,11 @@ _ALL = (
     AlarmDefinition(
         "overdialling_ended",
         Severity.WARNING,
-        "So many of a campaign's calls, or of its merchant's, were abandoned that the share has reached four fifths of "
-        "`abandon_max`. An agent is kept for each of its calls again, and fewer are made.",
-        "`GET /api/v1/campaigns/{id}/progress` shows the shares. It goes on by itself once the share has fallen. Look "
-        "whether agents were lost or calls last longer than they did; otherwise the policy asks for too much.",
+        "The abandonment rate of a campaign or of its merchant has reached 80 % of `abandon_max`. An agent is reserved "
+        "for each of its calls again, and fewer are made.",
+        "`GET /api/v1/campaigns/{id}/progress` shows the rates. Overdialling resumes by itself once the rate has "
+        "fallen. Check whether agents were lost or calls last longer than before; otherwise the policy is too "
+        "ambitious.",
         Reported(quiet_s=600),
         subject="merchant/campaign",
     ),
@@ -254,17 +254,17 @@ _ALL = (
     AlarmDefinition(
         "agent_unknown_rate",
         Severity.WARNING,
-        "Of more than 5 % of the calls answered in the last 15 minutes nobody can say whether an agent took them. They "
-        "count as ANSWERED, with `agent: unknown`, and nobody is rung again because of it.",
+        "For more than 5 % of the calls answered in the last 15 minutes there is no evidence whether an agent took "
+        "them. They count as ANSWERED, with `agent: unknown`, and their leads are not called again because of it.",
         "Let agents name their calls in heartbeats every 5 s, read their context or report outcomes, as the agent "
-        "library does. Where agents are external, say so: `AGENTS=elsewhere`, or `agents` of the merchant or the pool.",
+        "library does. For external agents set `AGENTS=elsewhere`, or `agents` of the merchant or the pool.",
         Measured(above=0.05, for_s=0, clear_at=0.025, clear_for_s=300, unit="of all"),
         subject="carrier",
     ),
     AlarmDefinition(
         "mass_free_breaker",
         Severity.URGENT,
-        "A reconciler would have freed more than 50 channels and a fifth of those held, without the carrier's word on "
+        "A reconciler would have freed more than 50 channels and 20 % of those held, without the carrier's status of "
         "each. It stopped instead: the channels are not used, and the leads that hold them wait.",
         "Find out why so many holders look dead: a database that went back, a lost table, a wrong clock. When it is "
         "understood and no call of theirs is live, free them: `trunkline control free-channels --reason WHY`.",
@@ -274,19 +274,19 @@ _ALL = (
     AlarmDefinition(
         "pods_vanished",
         Severity.URGENT,
-        "More than a third of the pods vanished within a minute. None of them is removed from the pools and no call "
-        "loses its pod, because the fault is rather with whoever looks. Pods last known idle are still handed out.",
-        "Look whether the pods live: if they do, mend what stands between them and the router (network, API server, "
-        "clock). If they do not, bring them back. Pods that are still missing are removed after 15 minutes.",
+        "More than a third of the pods vanished within a minute. The router removes none of them and no call loses its "
+        "pod, because the fault is more likely in the observation. Pods last seen idle still get calls.",
+        "Check whether the pods run: if they do, repair what is between them and the router (network, API server, "
+        "clock). If they do not, start them. Pods that are still missing are removed after 15 minutes.",
         Reported(quiet_s=60),
     ),
     AlarmDefinition(
         "pod_hangs",
         Severity.WARNING,
-        "A pod has named a call for more than a minute that is over, or that is not its own: it gets no other call. Or "
-        "its agent library says that handlers of calls that are over do not end (`hanging` in `trunkline router "
-        "pods`): it gets so many calls fewer.",
-        "Look whether somebody still talks there. If its agent hangs, free the pod with `trunkline router reset POD`, "
+        "A pod has named a call for more than a minute that has ended, or that is not its own: it gets no other call. "
+        "Or its agent library reports that handlers of ended calls do not end (`hanging` in `trunkline router pods`): "
+        "each of them takes up one slot of the pod.",
+        "Check whether a call is still live there. If its agent hangs, free the pod with `trunkline router reset POD`, "
         "or restart it. Handlers that hang end only with a restart; the pod's log names the line at which they do.",
         Reported(quiet_s=120),
         subject="pod",
@@ -303,9 +303,9 @@ _ALL = (
     AlarmDefinition(
         "dead_mailbox",
         Severity.URGENT,
-        "A mailbox is dead: its handler failed too often. Nobody processes its events until it is replayed; of kind "
-        "`call`, a call keeps its lead and its channel meanwhile.",
-        "`trunkline mailbox list KIND --status dead` shows its last error. Mend the cause, then "
+        "A mailbox is dead: its handler failed too often. No worker processes its events until it is replayed; of kind "
+        "`call`, a call holds its lead and its channel meanwhile.",
+        "`trunkline mailbox list KIND --status dead` shows its last error. Fix the cause, then "
         "`trunkline mailbox replay KIND --reason WHY`.",
         Measured(above=0, for_s=0, clear_at=0, clear_for_s=0, unit="mailboxes"),
         subject="kind",
@@ -313,8 +313,8 @@ _ALL = (
     AlarmDefinition(
         "mailboxes_waiting",
         Severity.WARNING,
-        "A mailbox of a kind has waited for more than a minute although a worker could take it: nobody handles this "
-        "kind, because it was renamed or its worker is gone, or those that do cannot keep up.",
+        "A mailbox of a kind has waited for more than a minute although a worker could take it: no worker handles this "
+        "kind, because it was renamed or its worker is gone, or its workers cannot keep up.",
         "`trunkline mailbox summary` shows what waits. Start a worker with a handler of the kind, or more of them. If "
         "its handler has another name now: `trunkline mailbox rename OLD NEW --reason WHY`.",
         Measured(above=60, for_s=0, clear_at=30, clear_for_s=0, unit="s"),
@@ -323,10 +323,10 @@ _ALL = (
     AlarmDefinition(
         "events_set_aside",
         Severity.WARNING,
-        "Events could not be read and were set aside, each with its error. The rest of their mailboxes went on. "
-        "Cleared a quarter of an hour after the last one.",
+        "Events could not be read and were set aside, each with its error. Their mailboxes went on without them. "
+        "Cleared 15 minutes after the last one.",
         "The log names them (`mailbox.event_parked`), and `trunkline mailbox events KIND KEY --which parked` shows "
-        "them. Find out who sends what we cannot read; mend the cause, then "
+        "them. Find the sender of the unreadable events; fix the cause, then "
         "`trunkline mailbox replay KIND KEY --seq NUMBER --reason WHY`.",
         Measured(above=0, for_s=0, clear_at=0, clear_for_s=900, unit="events a minute"),
         subject="kind",
@@ -335,42 +335,42 @@ _ALL = (
         "pod_takes_no_stream",
         Severity.URGENT,
         "A pod sends heartbeats, and two calls in a row or more did not reach its agent. It gets one call at a time, "
-        "and is kept for a dial every 30 s at most, until one reaches its agent.",
-        "Look at the pod's log and at the way to it: its address, its port, the proxy before it. Then restart it.",
+        "and is reserved for a dial every 30 s at most, until one reaches its agent.",
+        "Check the pod's log and the network to it: its address, its port, the proxy before it. Then restart it.",
         Reported(quiet_s=60),
         subject="pod",
     ),
     AlarmDefinition(
         "stray_slots",
         Severity.WARNING,
-        "Agents were kept for calls that are over or never were. Their slots have been freed.",
-        "Nothing should leave such a slot behind. Look for rows that somebody changed by hand, and report it if there "
-        "are none.",
+        "Slots were reserved for calls that have ended or never existed. They have been freed.",
+        "Nothing should leave such a slot behind. Look for rows that were changed by hand, and report it if there are "
+        "none.",
         Reported(quiet_s=600),
     ),
     AlarmDefinition(
         "late_fact",
         Severity.WARNING,
-        "A call surfaced after its attempt had been given up: adopted if the lead has no newer attempt and has not "
-        "ended otherwise, else hung up, unless it was over by then.",
-        "Of those that were `hung_up` a person may have been rung twice. If it happens often, the carrier's list lags "
-        "more than we allow for.",
+        "A call reappeared after its attempt had been written off: it is reattached (`adopted`) if the lead has no "
+        "newer attempt and has not ended otherwise, else hung up, unless it has ended.",
+        "With `hung_up` a person may have been rung twice. If it happens often, the carrier's call list lags more than "
+        "the checker allows for.",
         Reported(quiet_s=600),
         subject="adopted or hung_up",
     ),
     AlarmDefinition(
         "foreign_call",
         Severity.URGENT,
-        "Webhooks of a second call came under one attempt: a request was doubled between us and the carrier. What the "
-        "second call tells changes nothing, and it gets no agent.",
-        "Somebody was rung twice. Find the proxy that sends requests again, or show both call ids to the carrier.",
+        "Webhooks of a second call came under one attempt: a dial request was duplicated on its way to the carrier. "
+        "Webhooks of the second call change nothing, and it gets no agent.",
+        "A person was rung twice. Find the proxy that repeats requests, or show both call ids to the carrier.",
         Reported(quiet_s=600),
     ),
     AlarmDefinition(
         "dead_jobs",
         Severity.WARNING,
         "Jobs failed for good and wait as dead letters.",
-        "`trunkline jobs dead` shows their last errors. Mend the cause, then `trunkline jobs retry JOB`, or `trunkline "
+        "`trunkline jobs dead` shows their last errors. Fix the cause, then `trunkline jobs retry JOB`, or `trunkline "
         "jobs dead --replay` for all of them.",
         Measured(above=0, for_s=0, clear_at=0, clear_for_s=0, unit="jobs"),
         subject="job type",
@@ -379,23 +379,23 @@ _ALL = (
         "channel_drift",
         Severity.WARNING,
         "More than five channels were held in Valkey and not in Postgres, or the other way round.",
-        "The reconciler has put it right. If it comes back, look for dialers that die and for lost releases.",
+        "The reconciler has corrected it. If it comes back, look for dialers that die and for lost releases.",
         Measured(above=5, for_s=0, clear_at=5, clear_for_s=60, unit="channels"),
     ),
     AlarmDefinition(
         "reconciler_fixes",
         Severity.WARNING,
         "A reconciler fixes more than ten things a minute: something upstream loses them.",
-        "Its log lines say what it fixed. Look for the part that should have done it.",
+        "Its log lines say what it fixed. Look for the component that should have done it.",
         Measured(above=10, for_s=0, clear_at=5, clear_for_s=120, unit="fixes a minute"),
         subject="reconciler",
     ),
     AlarmDefinition(
         "workers_down",
         Severity.WARNING,
-        "Half of the processes of a role or more fell silent within the last ten minutes without having been told to "
-        "stop, and nobody took their places. A planned stop, a restart or a scale-down is none.",
-        "Look at why they ended: a crash, a full node, a deployment that went wrong.",
+        "50 % of the processes of a role or more fell silent within the last ten minutes without a planned stop, and "
+        "were not replaced. A restart or a scale-down does not count.",
+        "Find out why they ended: a crash, a full node, a deployment that went wrong.",
         Measured(above=0.499, for_s=15, clear_at=0.25, clear_for_s=15, unit="of all"),
         subject="role",
     ),

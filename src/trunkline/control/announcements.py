@@ -1,4 +1,4 @@
-"""What the operators' webhook is sent of an alarm: that it was raised, that it lasts, that it is over."""
+"""The messages to the operators' webhook: an alarm was raised, is ongoing, or was cleared."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Word: TypeAlias = Literal["alarm.raised", "alarm.ongoing", "alarm.cleared"]
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """`id` is the same however often it is sent, so a receiver can tell a repetition."""
+    """`id` is the same however often it is sent, so that a receiver recognises a repeat."""
 
     id: str
     type: Word
@@ -22,7 +22,7 @@ class Announcement:
 
 
 def announcements(alarms: Iterable[Alarm]) -> Iterator[Announcement]:
-    """In the order of the alarms; one that was raised and cleared between two looks is both."""
+    """In the order of the alarms; one that was raised and cleared between two runs yields both messages."""
     for alarm in alarms:
         if alarm.raise_told_at is None:
             yield announcement("alarm.raised", alarm)
@@ -51,6 +51,6 @@ def announcement(word: Word, alarm: Alarm) -> Announcement:
             "cleared_at": alarm.cleared_at.isoformat() if is_over and alarm.cleared_at else None,
         },
     }
-    # That it lasts is said again and again, each time under another id.
+    # An ongoing alarm is announced repeatedly, each time under another id.
     after = f":{alarm.notified_at.isoformat()}" if word == "alarm.ongoing" and alarm.notified_at else ""
     return Announcement(f"{word}:{alarm.id}{after}", word, alarm.id, body)

@@ -1,15 +1,16 @@
-"""Was Postgres restored to an earlier moment? Then calls may be live that it has forgotten: the kill switch goes on.
+"""Detects that Postgres was restored to an earlier state. Then calls may be live that it has no rows of: the kill
+switch goes on.
 
-The database carries a name (`installation`) and a number (`beat`) that the leader moves on every second. Whoever has
-seen a number is a witness of it: every running process by itself, and Valkey. A database that stands before what a
-witness has seen has lost commits, by whatever road: a backup, a snapshot of a disk, a promoted replica that lagged.
+The database has a name (`installation`) and a number (`beat`) that the leader increments every second. Every running
+process and Valkey are witnesses: they store the last beat that they saw. If the database's beat is behind that of a
+witness, it has lost commits, by a backup, a snapshot of a disk, or a promoted replica that lagged.
 
-When nobody remembers (Valkey was emptied while no process ran), the database's own record counts: a last beat from
-within five minutes is taken as a restart, an older one as a database that may come from a backup. That is also how a
-copy of an installation that is started elsewhere stays silent. `RESTORE_GUARD=witness` trusts it instead. A database
-without leads is trusted too: there is nobody in it to ring twice.
+Without a witness (Valkey was emptied while no process ran) the database's own record counts: a last beat within five
+minutes counts as a restart, an older one as a database that may come from a backup. So a copy of an installation that
+is started elsewhere dials nothing. `RESTORE_GUARD=witness` trusts it instead. A database without leads is trusted too:
+it has no lead that could be called twice.
 
-Not seen are losses of less than one beat, a second; and, where nobody remembers, those of less than five minutes.
+Not detected are losses of less than one beat, a second; and, without a witness, those of less than five minutes.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from uuid import UUID
 from trunkline.store.controls import Poll
 
 UNWITNESSED_AFTER_S = 300.0
-# How long a starting process waits for a Valkey that does not answer before it counts as one that remembers nothing.
+# How long a starting process waits for Valkey to answer before it goes on without this witness.
 WITNESS_WAIT_S = 30.0
 
 Guard = Literal["strict", "witness"]
@@ -29,7 +30,7 @@ _WHAT_TO_DO = "Run `trunkline restore-check` before dialling goes on."
 
 @dataclass(frozen=True, slots=True)
 class ContinuityMark:
-    """How far a database had come when a witness looked."""
+    """A database and the last beat that a witness saw of it."""
 
     installation: UUID
     beat: int
@@ -37,15 +38,15 @@ class ContinuityMark:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """The database is where it is known to be, or further."""
+    """The database is at the beat of every witness, or beyond."""
 
     mark: ContinuityMark
 
 
 @dataclass(frozen=True, slots=True)
 class WentBack:
-    """It stands before what was seen of it. `beyond` is the furthest that anybody remembers, `backup_at` the last
-    moment that the database knows of."""
+    """Its beat is behind that of a witness. `beyond` is the highest beat of any witness, `backup_at` the time of the
+    database's own last beat."""
 
     found: ContinuityMark
     beyond: int
@@ -55,7 +56,7 @@ class WentBack:
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """Nobody has ever started here."""
+    """No platform has ever started on this database."""
 
 
 ContinuityVerdict = Steady | WentBack | Unnamed
@@ -69,23 +70,23 @@ def judge(
     *,
     is_empty: bool = False,
 ) -> ContinuityVerdict:
-    """`own` is what this process has seen, `witness` what Valkey says, of whichever database that was."""
+    """`own` is the last mark of this process, `witness` that of Valkey, of whichever database it was."""
     if poll.installation is None:
         return Unnamed()
-    found = ContinuityMark(poll.installation, poll.beat)
-    if own is not None and own.installation != found.installation:
+    current = ContinuityMark(poll.installation, poll.beat)
+    if own is not None and own.installation != current.installation:
         return WentBack(
-            found,
-            found.beat,
+            current,
+            current.beat,
             poll.beat_at,
             f"Postgres was replaced by another database while this process ran. {_WHAT_TO_DO}",
         )
-    seen = [mark.beat for mark in (own, witness) if mark and mark.installation == found.installation]
-    if seen and found.beat < max(seen):
-        return WentBack(found, max(seen), poll.beat_at, _lost(poll.beat_at, max(seen) - found.beat))
+    seen = [mark.beat for mark in (own, witness) if mark and mark.installation == current.installation]
+    if seen and current.beat < max(seen):
+        return WentBack(current, max(seen), poll.beat_at, _lost(poll.beat_at, max(seen) - current.beat))
     if not seen and guard == "strict" and not is_empty and _silent_s(poll) > UNWITNESSED_AFTER_S:
-        return WentBack(found, found.beat, poll.beat_at, _unwitnessed(poll.beat_at))
-    return Steady(found)
+        return WentBack(current, current.beat, poll.beat_at, _unwitnessed(poll.beat_at))
+    return Steady(current)
 
 
 def _silent_s(poll: Poll) -> float:

@@ -5,8 +5,8 @@
     if controls.killed():
         ...                                # no send
 
-Until the controls have been read for the first time everything is stopped. When Postgres is away, the last known
-state holds: without Postgres nothing can be committed, so nothing can be started on it either.
+Until the first read everything is stopped. While Postgres is away, the last read state holds: without Postgres no
+intent can be committed, so no call is started by a stale state either.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from trunkline.clock import Clock
 from trunkline.control.stops import Stops, StopTarget, Suspension
 from trunkline.store.controls import Control
 
-# Ten refreshes in a row went wrong: whoever looks should know that the view is old.
+# After ten failed refreshes in a row the view counts as stale.
 STALE_AFTER_S = 5.0
 UNREAD = Suspension("unread", "", "The controls have not been read yet.", None)
 
@@ -28,7 +28,7 @@ class Controls:
         self._stops = Stops()
         self._closed: Suspension | None = UNREAD
         self._read_at_s = clock.boottime_s()
-        # Postgres' clock when the last answer came. Counting on from there can only be late: no stop ends early.
+        # Postgres' time in its last reply. Counting on from there can only be late: no stop ends early.
         self._postgres_now: datetime | None = None
         self._fingerprint: object = UNREAD
         self._generation = 0
@@ -43,12 +43,12 @@ class Controls:
         number_id: UUID | str | None = None,
         carrier: str | None = None,
     ) -> Suspension | None:
-        """Why this may not start now. With nothing named: why nothing may."""
+        """Why this target may not start now. Without arguments: why nothing may."""
         target = StopTarget(reseller_id, merchant_id, campaign_id, number_id, carrier)
         return self._closed or self._stops.stopped(target, self._now())
 
     def killed(self) -> Suspension | None:
-        """Why nothing may be sent now. To be asked before every single send."""
+        """Why nothing may be sent now. Call it before every single send."""
         return self._closed or self._stops.killed(self._now())
 
     def share(
@@ -60,34 +60,34 @@ class Controls:
         number_id: UUID | str | None = None,
         carrier: str | None = None,
     ) -> float:
-        """The part of its usual starts that this may make: 0 stopped, growing to 1 after a stop."""
+        """The share of its usual starts that this target may make: 0 while stopped, then ramping up to 1."""
         target = StopTarget(reseller_id, merchant_id, campaign_id, number_id, carrier)
         return 0.0 if self._closed else self._stops.share(target, self._now())
 
     @property
     def in_force(self) -> tuple[Control, ...]:
-        """Everything stopped or growing back, for those who tell others (the matcher's scripts)."""
+        """All controls that stop or ramp up, for the matcher's scripts."""
         return self._stops.controls
 
     @property
     def closed(self) -> Suspension | None:
-        """Why the view itself stops everything, whatever it knows."""
+        """Why the view itself stops everything, whatever the controls."""
         return self._closed
 
     @property
     def generation(self) -> int:
-        """Grows with every change of what is stopped, also when a stop ends by itself."""
+        """Increments with every change of what is stopped, also when a stop ends by itself."""
         return self._generation
 
     async def changed(self, after: int) -> int:
-        """Wait until the generation is another than `after`, and return it."""
+        """Wait until the generation differs from `after`, and return it."""
         while self._generation == after:
             await self._changed.wait()
         return self._generation
 
     @property
     def age_s(self) -> float:
-        """Since the last answer of Postgres."""
+        """Since Postgres' last reply."""
         return self._clock.boottime_s() - self._read_at_s
 
     @property
@@ -95,7 +95,7 @@ class Controls:
         return self.age_s > STALE_AFTER_S
 
     def read(self, postgres_now: datetime, stops: Stops | None = None) -> None:
-        """Postgres has answered: with new stops, or (None) that they are as before."""
+        """Take over Postgres' reply: its time, and new stops, or None if they did not change."""
         self._postgres_now = postgres_now
         self._read_at_s = self._clock.boottime_s()
         self._stops = self._stops if stops is None else stops
@@ -103,12 +103,12 @@ class Controls:
         self._announce()
 
     def close(self, reason: str) -> None:
-        """Stop everything until the next answer: this view cannot be relied on."""
+        """Stop everything until the next reply: this view cannot be relied on."""
         self._closed = Suspension("unread", "", reason, None)
         self._announce()
 
     def now(self) -> datetime:
-        """Postgres' time, as far as this view knows it."""
+        """Postgres' time, extrapolated from its last reply."""
         return self._now()
 
     def _now(self) -> datetime:

@@ -1,4 +1,4 @@
-"""Writes the table of a page from the alarms: `python -m trunkline.control.document docs/reference/alarms.md`."""
+"""Generates the table of a page from the alarms: `python -m trunkline.control.document docs/reference/alarms.md`."""
 
 import re
 import sys

@@ -1,11 +1,11 @@
-"""Judges alarms. Pure: from what was seen to what is to be said."""
+"""Evaluates alarms. Pure: from samples to verdicts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trunkline.control.alarms import AlarmDefinition, Measured, Reported
 
-# Values further apart than this are not one history: nobody looked in between.
+# Samples further apart than this are not one history: no leader measured in between.
 GAP_MAX_S = 60.0
 
 
@@ -17,7 +17,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known of one alarm and subject: values, oldest first, and for reported ones when it was last said."""
+    """The history of one alarm and subject: samples, oldest first, and for a reported alarm when it was last raised."""
 
     samples: Sequence[Sample] = ()
     is_open: bool = False
@@ -54,7 +54,7 @@ def _clear(rule: Measured, history: History) -> Cleared | None:
 
 
 def _latest_run(samples: Sequence[Sample], holds: Callable[[float], bool]) -> list[Sample]:
-    """The newest values for which it holds without a break, newest first."""
+    """The latest unbroken run of samples for which it holds, newest first."""
     run: list[Sample] = []
     age_s = 0.0
     for sample in reversed(samples):
@@ -70,5 +70,5 @@ def _lasted_s(run: Sequence[Sample]) -> float:
 
 
 def share(part: float, whole: float, part_min: float = 3.0) -> float:
-    """A rate that a handful of events cannot set off: one failure among ten calls is no trend."""
+    """A rate that is 0 below `part_min` events: one failure among ten calls is no trend."""
     return part / whole if whole > 0 and part >= part_min else 0.0

@@ -1,9 +1,9 @@
-"""Feature flags: which there are, for whom one is on, and how the platform asks.
+"""Feature flags: their definitions, and for whom one is on.
 
     if flags.is_on(EVENT_DISPATCH, reseller_id=lead.reseller_id, merchant_id=lead.merchant_id): ...
 
-The question goes through the OpenFeature API, so a hosted flag service can answer in our place: `provider.py` is the
-provider on our own store, and `FEATURE_FLAG_PROVIDER` names another one.
+Evaluation goes through the OpenFeature API, so that a hosted flag service can replace the platform's own: `provider.py`
+is the provider on Postgres, and `FEATURE_FLAG_PROVIDER` names another one.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from trunkline.store.flags import Flag
 
 @dataclass(frozen=True, slots=True)
 class FlagDefinition:
-    """A flag that the code asks for. `default` holds as long as nobody has set it."""
+    """A flag that the code evaluates. `default` holds until an operator sets it."""
 
     name: str
     default: bool
@@ -30,7 +30,7 @@ EVENT_DISPATCH = FlagDefinition(
 )
 DEFINITIONS: Mapping[str, FlagDefinition] = {definition.name: definition for definition in (EVENT_DISPATCH,)}
 
-# The names under which the system before this one knew the same switches.
+# The names of the same switches in the system before this one.
 _OLD_NAMES = {"bb_dispatch_enabled": EVENT_DISPATCH.name}
 _OLD_RESELLER_PREFIX = "bb_dispatch_use_event_path_for_reseller_"
 
@@ -43,7 +43,7 @@ class Because(StrEnum):
 
 
 def translate(name: str) -> tuple[str, str | None]:
-    """Our name for an old one, and the reseller that the old one carried in its name."""
+    """The present name of an old flag, and the reseller that the old name contained."""
     if name.startswith(_OLD_RESELLER_PREFIX):
         return EVENT_DISPATCH.name, name.removeprefix(_OLD_RESELLER_PREFIX)
     return _OLD_NAMES.get(name, name), None
@@ -52,9 +52,9 @@ def translate(name: str) -> tuple[str, str | None]:
 def decide(
     flag: Flag, *, reseller_id: str | None, merchant_id: str | None, key: str | None
 ) -> tuple[bool, Because]:
-    """Disabled is off for everybody. Then the narrower word counts: merchant, reseller, percentage.
+    """Disabled is off for all. Then the narrowest setting counts: merchant, reseller, percentage.
 
-    `key` is what the percentage is a part of: whoever has the same key gets the same answer every time.
+    `key` selects the bucket of the percentage: the same key gets the same answer every time.
     """
     if not flag.enabled:
         return False, Because.DISABLED
@@ -66,13 +66,13 @@ def decide(
 
 
 def bucket(flag: str, key: str) -> int:
-    """0 to 99, the same for ever. The flag's name is part of it, or every trial would hit the same merchants."""
+    """0 to 99, stable. The flag's name is part of the hash, or every trial would select the same merchants."""
     digest = hashlib.md5(f"{flag}/{key}".encode(), usedforsecurity=False).hexdigest()
     return int(digest, 16) % 100
 
 
 class FlagBoard:
-    """The flags as this process knows them, at most half a second behind Postgres."""
+    """This process's copy of the flags, at most half a second behind Postgres."""
 
     def __init__(self) -> None:
         self._flags: Mapping[str, Flag] = {}

@@ -1,4 +1,4 @@
-"""Acts on what `continuity.py` judges: lets the view of the controls open, or turns the kill switch on first."""
+"""Acts on the verdict of `continuity.py`: opens the view of the controls, or turns the kill switch on first."""
 
 from trunkline.bus import continuity_record
 from trunkline.bus.connection import Bus
@@ -28,7 +28,7 @@ RAMP_S = 60
 
 
 class Guardian:
-    """One per process. It is a witness itself: it remembers the furthest that it has seen."""
+    """One per process. It is a witness itself: it stores the highest beat that it has seen."""
 
     def __init__(self, database: Database, bus: Bus, clock: Clock, guard: Guard = "strict"):
         self._database = database
@@ -40,18 +40,18 @@ class Guardian:
 
     @property
     def mark(self) -> ContinuityMark | None:
-        """How far the database is known to have come; None until it was admitted."""
+        """The last accepted mark of the database; None before the first."""
         return self._own
 
     async def look(self) -> Poll | None:
-        """Postgres' answer, if it is the database that it should be; None: look again.
+        """Postgres' reply, if its continuity holds; None: look again.
 
-        Memories are taken before Postgres is asked. The other way round, a beat in between would look like a loss.
+        The witnesses are read before Postgres. The other way round, a beat in between would look like a loss.
         """
-        own, said = self._own, None
+        own, witness = self._own, None
         if own is None:
             try:
-                said = await self._ask_witness()
+                witness = await self._read_witness()
             except BusUnavailable:
                 if self._clock.monotonic_s() - self._started_at_s < WITNESS_WAIT_S:
                     return None
@@ -59,53 +59,55 @@ class Guardian:
         async with self._database.connection() as conn:
             poll = await controls.poll(conn)
             is_empty = own is None and await continuity.is_empty(conn)
-        match judge(poll, own, said, self._guard, is_empty=is_empty):
+        match judge(poll, own, witness, self._guard, is_empty=is_empty):
             case Steady(mark=mark):
                 self.remember(mark)
                 return poll
             case Unnamed():
                 async with self._database.connection() as conn:
                     await continuity.begin(conn)
-            case WentBack() as found:
-                await self._trip(found)
+            case WentBack() as verdict:
+                await self._trip(verdict)
         return None
 
     def remember(self, mark: ContinuityMark) -> None:
-        """The furthest that this process has seen, or has moved the database to itself."""
+        """Store the highest beat that this process has seen or written."""
         if self._own is None or self._own.beat < mark.beat:
             self._own = mark
 
-    async def _ask_witness(self) -> ContinuityMark | None:
-        said = await continuity_record.recall(self._bus)
-        return ContinuityMark(*said) if said else None
+    async def _read_witness(self) -> ContinuityMark | None:
+        record = await continuity_record.recall(self._bus)
+        return ContinuityMark(*record) if record else None
 
-    async def _trip(self, found: WentBack) -> None:
-        """Once for all processes: the first to move the number on turns the switch."""
-        installation = found.found.installation
+    async def _trip(self, verdict: WentBack) -> None:
+        """Once for all processes: the first that advances the beat turns the switch on."""
+        installation = verdict.found.installation
         async with self._database.transaction() as tx:
-            beat = await continuity.leap(tx, installation, found.found.beat, found.beyond)
+            beat = await continuity.leap(tx, installation, verdict.found.beat, verdict.beyond)
             if beat is None:
                 return
             await controls.stop(
-                tx, NewStop(Scope.KILL_SWITCH, "", Level.PLATFORM, found.reason, ACTOR, PLATFORM, RAMP_S)
+                tx, NewStop(Scope.KILL_SWITCH, "", Level.PLATFORM, verdict.reason, ACTOR, PLATFORM, RAMP_S)
             )
-            await restores.add(tx, found.backup_at, found.reason)
+            await restores.add(tx, verdict.backup_at, verdict.reason)
             await audit.record(
                 tx,
                 actor=ACTOR,
                 action="control.stopped",
                 subject=Scope.KILL_SWITCH,
                 tenant=PLATFORM,
-                reason=found.reason,
-                details={"beat": found.found.beat, "remembered": found.beyond},
+                reason=verdict.reason,
+                details={"beat": verdict.found.beat, "remembered": verdict.beyond},
             )
-            await raise_alarm(tx, "store_restored", detail={"reason": found.reason})
-        log.error("continuity.broken", reason=found.reason, beat=found.found.beat, remembered=found.beyond)
+            await raise_alarm(tx, "store_restored", detail={"reason": verdict.reason})
+        log.error(
+            "continuity.broken", reason=verdict.reason, beat=verdict.found.beat, remembered=verdict.beyond
+        )
         self._own = ContinuityMark(installation, beat)
 
 
 class Heartbeat(LeaderLoop):
-    """Moves the number on, and tells Valkey. Only from a place that this process has admitted."""
+    """Increments the beat, and writes it to Valkey. Only from a mark that this process has accepted."""
 
     name = "heartbeat"
 
@@ -129,7 +131,7 @@ class Heartbeat(LeaderLoop):
         async with self._database.connection() as conn:
             beat = await continuity.advance(conn, mark.installation, mark.beat)
         if beat is None:
-            return 0  # another leader was faster, or the database went back: the next refresh tells which
+            return 0  # another leader was faster, or the database went back: the next refresh detects which
         self._guardian.remember(ContinuityMark(mark.installation, beat))
         await continuity_record.remember(self._bus, mark.installation, beat)
         return 1

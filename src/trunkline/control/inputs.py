@@ -1,4 +1,4 @@
-"""From what the platform can see of itself to one value per alarm and subject. Reading is here, judging is not."""
+"""Measures one value per alarm and subject from Postgres. `evaluation.py` compares them with the thresholds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ MINUTES = 15
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Flows with overdue leads and why each waits. `has_agents`: some agent takes calls, of whatever tier."""
+    """Flows with overdue leads and why each waits. `has_agents`: an agent of any tier takes calls."""
 
     causes: Mapping[WaitingFlow, Cause] = field(default_factory=dict)
     has_agents: bool = True
@@ -29,7 +29,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Everything that measured alarms are made of, at one moment."""
+    """The inputs of all measured alarms, at one time."""
 
     waits: Waits = field(default_factory=Waits)
     was_placed: bool = True
@@ -70,8 +70,8 @@ async def waits(
     overdue_s: float = waiting.OVERDUE_S,
     named: Sequence[FlowName] | None = None,
 ) -> Waits:
-    """Who waits and why. `slots`: how agents of ours are counted. None: they are all elsewhere. `named`: only these
-    flows are looked at."""
+    """The waiting flows and their causes. `slots`: how slots of agents are counted. None: all agents are external.
+    `named`: read only these flows."""
     flows = await waiting.flows(conn, STREAMLESS, overdue_s=overdue_s, named=named)
     rooms = await _rooms(conn, flows, slots) if slots is not None else {}
     causes = {flow: cause(flow, includes, rooms.get(flow.merchant_id)) for flow in flows}
@@ -80,23 +80,23 @@ async def waits(
 
 
 async def _rooms(conn: Connection, flows: Sequence[WaitingFlow], slots: SlotRule) -> dict[str, AgentRoom]:
-    """By merchant. Most merchants reach the same few tiers, which are looked at once."""
+    """By merchant. Most merchants reach the same few tiers, which are read once."""
     merchants = sorted({flow.merchant_id for flow in flows if flow.needs_agents})
     if not merchants:
         return {}
     configs = await allocations.merchant_tiers(conn, merchants)
     by_tiers: dict[tuple[str, ...], AgentRoom] = {}
-    found: dict[str, AgentRoom] = {}
+    by_merchant: dict[str, AgentRoom] = {}
     for merchant in merchants:
         tiers = chain(merchant, configs.get(merchant, ""))
         if tiers not in by_tiers:
             by_tiers[tiers] = await agents.room(conn, slots, tiers)
-        found[merchant] = by_tiers[tiers]
-    return found
+        by_merchant[merchant] = by_tiers[tiers]
+    return by_merchant
 
 
 def values(now: Readings) -> dict[Key, float]:
-    """One value for each alarm and subject that there is something to say of."""
+    """One value for each alarm and subject."""
     causes, has_agents = now.waits.causes, now.waits.has_agents
     leads = leads_by_cause(causes)
     found: dict[Key, float] = {
@@ -118,7 +118,7 @@ def values(now: Readings) -> dict[Key, float]:
     found |= _named("dead_jobs", now.dead_jobs)
     found |= _named("dead_mailbox", now.dead_mailboxes)
     found |= _named("mailboxes_waiting", now.waiting_mailboxes)
-    # Workers of an application count for themselves: what they set aside is seen in the tables that they share with us.
+    # Workers of an application have counters of their own: the tables show the events that they set aside.
     measured, seen = _latest(now.measured, "set_aside"), now.events_set_aside
     found |= _named(
         "events_set_aside",
@@ -139,7 +139,7 @@ def values(now: Readings) -> dict[Key, float]:
 
 
 def details(now: Readings) -> dict[Key, Mapping[str, Any]]:
-    """What an alarm says beside its value."""
+    """The details of an alarm beside its value."""
     found: dict[Key, Mapping[str, Any]] = {
         ("stop_lasting", stop.subject): {"reason": stop.reason, "changed_by": stop.changed_by}
         for stop in now.stops
@@ -164,16 +164,16 @@ def _total(measured: Iterable[MeasuredValue], name: str, minutes: int) -> float:
 
 
 def _latest(measured: Iterable[MeasuredValue], name: str) -> dict[str, float]:
-    """The greater of this minute and the one before: a minute that has just begun has counted little."""
-    found: dict[str, float] = {}
+    """The greater of this minute and the one before: a minute that has just begun has a low count."""
+    by_subject: dict[str, float] = {}
     for each in measured:
         if each.name == name and each.minutes_ago <= 1:
-            found[each.subject] = max(found.get(each.subject, 0.0), each.value)
-    return found
+            by_subject[each.subject] = max(by_subject.get(each.subject, 0.0), each.value)
+    return by_subject
 
 
 def _rates(measured: Sequence[MeasuredValue], part: str, whole: str) -> dict[str, float]:
-    """By carrier: which part of the calls of the last minutes it was."""
+    """By carrier: the share of the calls of the last minutes."""
     carriers = {each.subject for each in measured if each.name == whole}
     return {
         carrier: share(

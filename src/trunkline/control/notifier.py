@@ -1,8 +1,8 @@
-"""Every process tells the operators of alarms: the gauge `trunkline_alarm`, and ALARM_WEBHOOK_URL.
+"""Every process notifies the operators of alarms: by the gauge `trunkline_alarm`, and at ALARM_WEBHOOK_URL.
 
-The leader judges most alarms; who tells of them must not depend on a leader, on the role `jobs` or on Postgres, for it
-may be one of these that is missing. So every process looks whether there is something to notify, and one of them claims
-it; whether anybody leads; and whether Postgres answers at all.
+The leader evaluates most alarms; notification must not depend on a leader, on the role `jobs` or on Postgres, for one
+of these may be missing. So every process checks for alarms to notify, and one of them claims each; whether there is a
+leader; and whether Postgres answers at all.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.presence import LeadershipRow
 from trunkline.telemetry import metrics
 
-# More than a webhook may take, so that nobody else sends the same meanwhile.
+# More than a webhook may take, so that no other process sends the same meanwhile.
 CLAIM_S = 60.0
 CLAIMED_MAX = 20
-# A look that was given up this much later than it should have been says that this process stood still, not Postgres.
+# If a check timed out this much later than it should have, this process was paused, not Postgres.
 OWN_DELAY_MAX_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class NotifierTimes:
-    """Of a leader that died, or a Postgres that went away, the webhook hears within 35 s: a lease runs for 15 s after
+    """The webhook is notified within 35 s of the death of a leader or an outage of Postgres: a lease expires 15 s after
     its holder died."""
 
     interval_s: float = 2.0
     look_timeout_s: float = 3.0
     unreachable_after_s: float = 5.0
-    # Nobody leads: so long after a lease ran out, and so long after a leader stopped on purpose, since a planned
-    # restart of the only one takes seconds.
+    # How long there is no leader before the alarm: after a lease expired, and after a leader stopped on purpose, since
+    # a planned restart of the only one takes seconds.
     lapsed_after_s: float = 12.0
     resigned_after_s: float = 25.0
     again_after_s: float = 3600.0
@@ -59,7 +59,7 @@ class AlarmNotifier(Loop):
         webhook: AlarmWebhook | None = None,
         times: NotifierTimes | None = None,
     ):
-        """`leader`: the name under which one process leads. `webhook`: None, there is nobody to tell."""
+        """`leader`: the role of the election. `webhook`: None if no URL is configured."""
         times = times or NotifierTimes()
         super().__init__(times.interval_s)
         self._database = database
@@ -79,14 +79,14 @@ class AlarmNotifier(Loop):
         )
 
     async def run_once(self) -> int:
-        """How many alarms the webhook was notified of."""
+        """Returns how many alarms the webhook was notified of."""
         began_s = self._clock.boottime_s()
         try:
             async with asyncio.timeout(self._times.look_timeout_s):
-                await self._look_for_a_leader()
-                due = await self._look()
+                await self._check_leader()
+                due = await self._read_alarms()
         except UNAVAILABLE:
-            # A time in which nobody could look is no time without a leader.
+            # Time without a reply does not count as time without a leader.
             self._unled_since_s = None
             if self._clock.boottime_s() - began_s <= self._times.look_timeout_s + OWN_DELAY_MAX_S:
                 await self._outage.goes_on(began_s)
@@ -97,20 +97,20 @@ class AlarmNotifier(Loop):
         return await self._notify(self._webhook, due)
 
     async def pause(self, seconds: float) -> None:
-        """Also after failures: an outage is told of while it is young."""
+        """Without backoff after failures: an outage is reported soon after it begins."""
         await super().pause(min(seconds, self.interval_s))
 
     async def close(self) -> None:
         if self._webhook is not None:
             await self._webhook.close()
 
-    async def _look(self) -> Sequence[Alarm]:
+    async def _read_alarms(self) -> Sequence[Alarm]:
         async with self._database.connection() as conn:
-            found = await alarms.current(conn, self._times.again_after_s)
-        show(alarm for alarm, _ in found if alarm.cleared_at is None)
-        return [alarm for alarm, is_due in found if is_due][:CLAIMED_MAX]
+            current = await alarms.current(conn, self._times.again_after_s)
+        show(alarm for alarm, _ in current if alarm.cleared_at is None)
+        return [alarm for alarm, is_due in current if is_due][:CLAIMED_MAX]
 
-    async def _look_for_a_leader(self) -> None:
+    async def _check_leader(self) -> None:
         async with self._database.connection() as conn:
             seen = await presence.leadership(conn, self._leader)
         if seen.is_led:
@@ -130,11 +130,11 @@ class AlarmNotifier(Loop):
             claimed = await alarms.claim_notifications(
                 conn, [alarm.id for alarm in due], again_after_s=self._times.again_after_s, for_s=CLAIM_S
             )
-        told = await asyncio.gather(*(self._notify_of(webhook, alarm) for alarm in claimed))
-        return sum(told)
+        notified = await asyncio.gather(*(self._notify_of(webhook, alarm) for alarm in claimed))
+        return sum(notified)
 
     async def _notify_of(self, webhook: AlarmWebhook, alarm: Alarm) -> bool:
-        """In order; what was taken is not sent again when the next one fails."""
+        """In order; a delivered announcement is not sent again when the next one fails."""
         for announcement in announcements([alarm]):
             was_taken = await webhook.send(announcement)
             async with self._database.connection() as conn:
@@ -146,7 +146,7 @@ class AlarmNotifier(Loop):
 
 
 def show(opened: Iterable[Alarm]) -> None:
-    """A series for every alarm there is: one that is absent could not be told from one that is not raised."""
+    """A series for every alarm: an absent one could not be distinguished from one that is not raised."""
     counts = dict.fromkeys(DEFINITIONS, 0.0)
     for alarm in opened:
         counts[alarm.name] = counts.get(alarm.name, 0.0) + 1

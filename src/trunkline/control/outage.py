@@ -1,7 +1,7 @@
-"""An outage of Postgres as one process sees it: told past Postgres while it lasts, written down when it is over.
+"""An outage of Postgres: each process reports it without Postgres while it lasts, and writes it when it is over.
 
-All processes notice. They agree through Valkey on one id and on one of them to tell the webhook; without Valkey each
-tells by itself.
+All processes detect it. They agree through Valkey on one id and on one process that notifies the webhook; without
+Valkey each notifies by itself.
 """
 
 from contextlib import suppress
@@ -37,7 +37,7 @@ class PlatformOutage:
         after_s: float,
         again_after_s: float,
     ):
-        """It counts as one after `after_s`, and is told again every `again_after_s` while it lasts."""
+        """It counts as an outage after `after_s`, and is announced again every `again_after_s` while it lasts."""
         self._bus = bus
         self._clock = clock
         self._process = process
@@ -46,14 +46,14 @@ class PlatformOutage:
         self._again_after_s = again_after_s
         self._since_s: float | None = None
         self._id: UUID | None = None
-        self._told_at_s: float | None = None
+        self._notified_at_s: float | None = None
 
     @property
     def lasted_s(self) -> float:
         return 0.0 if self._since_s is None else self._clock.boottime_s() - self._since_s
 
     async def goes_on(self, began_s: float) -> None:
-        """Postgres did not answer a look that began then, by the boot-time clock."""
+        """Postgres did not answer a check that began at `began_s` of the boot-time clock."""
         if self._since_s is None:
             self._since_s = began_s
         if self.lasted_s < self._after_s:
@@ -62,11 +62,11 @@ class PlatformOutage:
         if self._id is None:
             log.error("alarm.raised", alarm=NAME, subject="", lasted_s=round(self.lasted_s, 1))
         is_mine = await self._agree()
-        if self._webhook is not None and is_mine and self._is_to_be_told():
-            await self._tell(self._webhook)
+        if self._webhook is not None and is_mine and self._is_due():
+            await self._notify(self._webhook)
 
     async def ends(self, database: Database) -> None:
-        """Postgres answers. What could not be written is written now; the webhook hears of the end as of any other."""
+        """Postgres answers: write the alarm now. The notifier announces its end as that of any other."""
         if self._id is not None:
             definition = DEFINITIONS[NAME]
             async with database.connection() as conn:
@@ -77,14 +77,14 @@ class PlatformOutage:
                     severity=definition.severity,
                     detail={"lasted_s": round(self.lasted_s, 1), "seen_by": self._process},
                     lasted_s=self.lasted_s,
-                    was_notified=await self._was_told(self._id),
+                    was_notified=await self._was_notified(self._id),
                 )
             await self._forget()
             log.info("alarm.cleared", alarm=NAME, subject="")
-        self._since_s = self._id = self._told_at_s = None
+        self._since_s = self._id = self._notified_at_s = None
 
     async def _agree(self) -> bool:
-        """Whether this process is the one that tells."""
+        """Whether this process is the one that notifies."""
         own = self._id or new_id()
         try:
             self._id = await outages.agree(self._bus, own)
@@ -93,10 +93,13 @@ class PlatformOutage:
             self._id = own
             return True
 
-    def _is_to_be_told(self) -> bool:
-        return self._told_at_s is None or self._clock.boottime_s() - self._told_at_s >= self._again_after_s
+    def _is_due(self) -> bool:
+        return (
+            self._notified_at_s is None
+            or self._clock.boottime_s() - self._notified_at_s >= self._again_after_s
+        )
 
-    async def _tell(self, webhook: AlarmWebhook) -> None:
+    async def _notify(self, webhook: AlarmWebhook) -> None:
         assert self._id is not None, "agreed on before"
         now = self._clock.now()
         alarm = Alarm(
@@ -115,15 +118,15 @@ class PlatformOutage:
             reseller_id=None,
             merchant_id=None,
         )
-        word: Word = "alarm.raised" if self._told_at_s is None else "alarm.ongoing"
+        word: Word = "alarm.raised" if self._notified_at_s is None else "alarm.ongoing"
         if not await webhook.send(announcement(word, alarm)):
             return
-        self._told_at_s = self._clock.boottime_s()
+        self._notified_at_s = self._clock.boottime_s()
         with suppress(BusUnavailable):
             await outages.mark_reported(self._bus, self._id)
 
-    async def _was_told(self, outage: UUID) -> bool:
-        if self._told_at_s is not None:
+    async def _was_notified(self, outage: UUID) -> bool:
+        if self._notified_at_s is not None:
             return True
         try:
             return await outages.was_reported(self._bus, outage)

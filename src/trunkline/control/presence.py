@@ -1,7 +1,7 @@
-"""Every process says that it is here, and what it has counted.
+"""Every process reports that it is alive, and its counters.
 
-Counters live in each process, for Prometheus. Those that alarms need are added up in Postgres, by minute, because no
-single process can tell that one lead in a hundred was not scheduled.
+Each process has its own counters, for Prometheus. Those that alarms need are summed in Postgres, by minute, because no
+single process can see that 1 % of all leads were not scheduled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,18 +19,18 @@ from trunkline.telemetry import metrics
 def _sums(
     metric: Counter | Gauge, name: str, by: str | None, where: Mapping[str, str] | None = None
 ) -> dict[Key, float]:
-    """The metric's values, added up by one of its labels, of the series that have these others."""
-    found: dict[Key, float] = {}
+    """The metric's values summed by one of its labels, of the series that match `where`."""
+    sums: dict[Key, float] = {}
     for family in metric.collect():
         for sample in family.samples:
             if (where or {}).items() <= sample.labels.items():
                 key = (name, sample.labels[by] if by else "")
-                found[key] = found.get(key, 0.0) + sample.value
-    return found
+                sums[key] = sums.get(key, 0.0) + sample.value
+    return sums
 
 
 def counted() -> dict[Key, float]:
-    """What this process has counted since it began, of what alarms need."""
+    """The counters of this process that alarms need, since its start."""
     return {
         **_sums(metrics.SCHEDULE_ADDS, "schedule_tried", None),
         **_sums(metrics.SCHEDULE_ADDS, "schedule_failed", None, {"outcome": "failed"}),
@@ -74,7 +74,7 @@ class Presence(Loop):
         return 0
 
     async def leave(self) -> None:
-        """A process that stops on purpose is not missed, from the moment in which it is told to."""
+        """Called when the process begins to stop: from then on it does not count as lost."""
         self._has_left = True
         async with self._database.connection() as conn:
             await presence.leave(conn, self._id)

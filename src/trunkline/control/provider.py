@@ -1,7 +1,7 @@
-"""OpenFeature: our provider, the choice of another one, and the question as the platform asks it.
+"""OpenFeature: the platform's provider, the choice of another one, and the evaluation of flags.
 
-A provider answers from memory; ours does. One that asks over the network at every question would hold up the event loop
-and belongs behind a cache of its own.
+A provider must answer from memory, as the platform's does. One that sends a request per evaluation would block the
+event loop, and needs a cache of its own.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class FlagProviderError(TrunklineError):
 
 
 class StoreProvider(AbstractProvider):
-    """Answers from the flags in Postgres. They are switches: only booleans."""
+    """Evaluates the flags of Postgres. They are booleans only."""
 
     def __init__(self, board: FlagBoard):
         super().__init__()
@@ -85,7 +85,7 @@ class StoreProvider(AbstractProvider):
 
 
 class Flags:
-    """Asks whichever provider was chosen. OpenFeature knows providers by domain; each platform has its own."""
+    """Evaluates flags by the chosen provider. OpenFeature registers providers by domain; each platform has its own."""
 
     def __init__(self, board: FlagBoard, provider_path: str | None = None):
         self._board = None if provider_path else board
@@ -94,7 +94,7 @@ class Flags:
         self._client = api.get_client(self._domain)
 
     async def open(self) -> None:
-        """A hosted service's provider may connect here, so it has a thread to itself."""
+        """The provider of a hosted service may connect here, so this runs in a thread."""
         try:
             await asyncio.to_thread(api.set_provider_and_wait, self._provider, self._domain)
         except Exception as error:
@@ -106,7 +106,7 @@ class Flags:
     def is_on(
         self, flag: FlagDefinition, *, reseller_id: str | None = None, merchant_id: str | None = None
     ) -> bool:
-        """Whatever goes wrong, there is an answer: the flag's default."""
+        """If the evaluation fails, the flag's default."""
         named = {"reseller_id": reseller_id, "merchant_id": merchant_id}
         context = EvaluationContext(
             merchant_id or reseller_id, {name: value for name, value in named.items() if value is not None}
@@ -115,16 +115,16 @@ class Flags:
 
     @property
     def is_hosted(self) -> bool:
-        """Whether somebody else's provider answers, and what is in our store decides nothing."""
+        """Whether another provider evaluates flags, and those in Postgres are ignored."""
         return self._board is None
 
     def is_unset(self, flag: FlagDefinition) -> bool:
-        """Is it as the code has it, for everybody? Of another provider that is never known."""
+        """Whether the flag has its default for all. Always False with another provider, which does not report it."""
         return self._board is not None and self._board.get(flag.name) is None
 
 
 def load_provider(path: str) -> FeatureProvider:
-    """`package.module:factory`, called without arguments, as a class or a function of the operator's choosing."""
+    """`package.module:factory`, a class or a function of the operator, called without arguments."""
     module_name, _, name = path.partition(":")
     try:
         provider: FeatureProvider = getattr(import_module(module_name), name)()

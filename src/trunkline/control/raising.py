@@ -1,4 +1,4 @@
-"""Saying that something is wrong, for parts that see it happen."""
+"""Raises and clears alarms, for the components that detect the fault."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,10 +19,10 @@ async def raise_alarm(
     detail: Mapping[str, Any] | None = None,
     tenant: Tenant = PLATFORM,
 ) -> bool:
-    """Raise an alarm, or say that it is still so. True if it is new.
+    """Raise an alarm, or renew it if it is open. True if it is new.
 
-    In a transaction it comes last, after leads, limits, attempts, mailboxes and jobs: its row is shared by everybody
-    who has the same complaint. Several are raised in the order of their names and subjects. The `AlarmNotifier` of any
+    In a transaction it comes last, after leads, limits, attempts, mailboxes and jobs: all components that raise the
+    same alarm lock its row. Several are raised in the order of their names and subjects. The `AlarmNotifier` of any
     process sends the webhook, after the commit.
     """
     if isinstance(where, Database):
@@ -40,7 +40,7 @@ async def raise_alarm(
 async def clear_alarm(
     where: "Connection | Database", name: str, subject: str = "", by: str = "system"
 ) -> bool:
-    """Say that it is over. True if it was raised."""
+    """Clear an alarm. True if it was open."""
     if isinstance(where, Database):
         async with where.transaction() as tx:
             return await clear_alarm(tx, name, subject, by)

@@ -1,7 +1,7 @@
 """Keeps this process's controls and flags at most half a second behind Postgres. Every process runs it.
 
-One row is read twice a second: has anything changed? Only then are controls or flags read. So a change is in force
-everywhere within a second, and a thousand looks cost a thousand reads of one row.
+It reads one row of versions twice a second, and controls or flags only if their version changed. So a change is in
+force everywhere within a second, and a thousand polls cost a thousand reads of one row.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from trunkline.telemetry import get_logger, metrics
 log = get_logger(__name__)
 
 INTERVAL_S = 0.5
-# A poll that takes longer is given up: the next one may find another connection.
+# A poll that takes longer is cancelled: the next one may get another connection.
 POLL_TIMEOUT_S = 2.0
 WAITING = "It is not known yet whether Postgres was restored to an earlier moment."
 
@@ -46,18 +46,18 @@ class ControlRefresh(Loop):
         self._was_stale = False
 
     async def run_once(self) -> int:
-        """Look once; 1 if controls or flags had changed."""
+        """Poll once. Returns 1 if controls or flags had changed."""
         try:
             async with asyncio.timeout(POLL_TIMEOUT_S):
-                return await self._look()
+                return await self._poll()
         finally:
             self._report()
 
     async def pause(self, seconds: float) -> None:
-        """Also after failures: what was changed while Postgres was away must not wait for a growing pause."""
+        """Without backoff after failures: a change must be in force soon after Postgres is back."""
         await super().pause(min(seconds, self.interval_s))
 
-    async def _look(self) -> int:
+    async def _poll(self) -> int:
         poll = await self._guardian.look()
         if poll is None:
             self._controls.close(WAITING)

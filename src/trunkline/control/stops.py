@@ -1,4 +1,4 @@
-"""What is stopped at one moment. A value: reading it is a few look-ups, whatever the number of stops."""
+"""The stops that are in force. Immutable: a check is a few look-ups, whatever the number of stops."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ _FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Suspension(Value, frozen=True):
-    """Why something may not start now, and until when; None: until somebody lifts it."""
+    """Why a target may not start now, and until when; None: until an operator lifts it."""
 
     scope: str
     subject: str
@@ -20,7 +20,7 @@ class Suspension(Value, frozen=True):
 
 
 class StopTarget(Value, frozen=True):
-    """Whose call it would be, and over what. What is not known yet is left out."""
+    """The tenant, campaign, number and carrier of a call. Those that are not known yet are None."""
 
     reseller_id: str | None = None
     merchant_id: str | None = None
@@ -30,7 +30,7 @@ class StopTarget(Value, frozen=True):
 
 
 def campaign_subject(merchant_id: str, campaign_id: UUID | str) -> str:
-    """Ids of campaigns are the caller's own, so a stop holds for the campaign of one merchant."""
+    """Merchants choose ids of campaigns themselves, so a stop is for the campaign of one merchant."""
     return f"{merchant_id}/{campaign_id}"
 
 
@@ -42,7 +42,7 @@ class Stops:
             self._by_subject.setdefault((control.scope, control.subject), []).append(control)
 
     def killed(self, now: datetime) -> Suspension | None:
-        """Is the kill switch on? Then nothing is sent either."""
+        """The kill switch, if it is on. Then nothing is sent either."""
         return self._strongest([(Scope.KILL_SWITCH, "")], now)
 
     def stopped(self, target: StopTarget, now: datetime) -> Suspension | None:
@@ -52,13 +52,13 @@ class Stops:
         return self._strongest(_keys(target), now)
 
     def share(self, target: StopTarget, now: datetime) -> float:
-        """The part of its usual starts that the target may make: 0 while stopped, less than 1 while growing back."""
+        """The share of its usual starts that the target may make: 0 while stopped, less than 1 while ramping up."""
         if not self._by_subject:
             return 1.0
         return min((control.share(now) for control in self._found(_keys(target))), default=1.0)
 
     def fingerprint(self, now: datetime) -> frozenset[tuple[Scope, str, Level, str, datetime]]:
-        """Everything that is not as usual. Two that are equal mean that nothing has changed."""
+        """All controls that stop or ramp up. Equal fingerprints mean that nothing has changed."""
         return frozenset(
             (control.scope, control.subject, control.set_by, control.phase(now), control.changed_at)
             for control in self.controls

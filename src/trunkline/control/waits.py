@@ -1,6 +1,6 @@
-"""Why the leads of a flow wait, told from what was read of it. Pure; the first cause counts."""
+"""Derives why the leads of a flow wait. Pure; the first cause counts."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ Includes = Callable[[str, str], bool]
 
 
 class Cause(StrEnum):
-    """`NONE`: nothing that is known keeps them from being called."""
+    """`NONE`: no known cause keeps them from being called."""
 
     STOPPED = "stopped"
     ROLLOUT = "event_dispatch"
@@ -32,7 +32,7 @@ def everybody(reseller_id: str, merchant_id: str) -> bool:
 
 
 def cause(flow: WaitingFlow, includes: Includes = everybody, agents: AgentRoom | None = None) -> Cause:
-    """`agents`: those that the merchant's calls reach. None: they are elsewhere, or nobody looked."""
+    """`agents`: those that the merchant's calls reach. None: they are external, or were not read."""
     if flow.is_stopped:
         return Cause.STOPPED
     if not includes(flow.reseller_id, flow.merchant_id):
@@ -53,7 +53,7 @@ def cause(flow: WaitingFlow, includes: Includes = everybody, agents: AgentRoom |
 
 
 def until(flow: WaitingFlow, why: Cause) -> datetime | None:
-    """When the cause ends, as far as that is known."""
+    """When the cause ends; None if unknown."""
     match why:
         case Cause.STOPPED:
             return flow.stopped_until
@@ -67,21 +67,18 @@ def until(flow: WaitingFlow, why: Cause) -> datetime | None:
 
 
 def leads_by_cause(causes: Mapping[WaitingFlow, Cause]) -> dict[Cause, float]:
-    found = dict.fromkeys(Cause, 0.0)
+    leads = dict.fromkeys(Cause, 0.0)
     for flow, why in causes.items():
-        found[why] += flow.leads
-    return found
+        leads[why] += flow.leads
+    return leads
 
 
 def leads_by(
     causes: Mapping[WaitingFlow, Cause], why: Cause, subject: Callable[[WaitingFlow], str]
 ) -> dict[str, float]:
     """How many leads of each subject wait for this cause."""
-    found: dict[str, float] = {}
-    for flow in _of(causes, why):
-        found[subject(flow)] = found.get(subject(flow), 0.0) + flow.leads
-    return found
-
-
-def _of(causes: Mapping[WaitingFlow, Cause], why: Cause) -> Iterable[WaitingFlow]:
-    return (flow for flow, each in causes.items() if each is why)
+    leads: dict[str, float] = {}
+    for flow, each in causes.items():
+        if each is why:
+            leads[subject(flow)] = leads.get(subject(flow), 0.0) + flow.leads
+    return leads

@@ -1,7 +1,7 @@
-"""Sends alarms to ALARM_WEBHOOK_URL, from any process, and past Postgres when Postgres is what is wrong.
+"""Sends alarms to ALARM_WEBHOOK_URL, from any process, also during an outage of Postgres.
 
-The URL is the operator's own, so private addresses are allowed. It is as good as a password and stays out of the
-database and the log.
+The URL is the operator's own, so private addresses are allowed. It is as sensitive as a password and appears in neither
+database nor log.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
-# A receiver that takes longer is asked again later: the next alarm must not wait for it.
+# A receiver that takes longer is retried later: the next alarm must not wait for it.
 TIMEOUT_S = 8.0
 
 
@@ -22,7 +22,7 @@ class AlarmWebhook:
         self._outgoing = outgoing or Outgoing(allow_insecure=True)
 
     async def send(self, announcement: Announcement) -> bool:
-        """Whether the receiver took it."""
+        """Whether the receiver accepted it."""
         headers = {"Content-Type": "application/json", "webhook-id": announcement.id}
         body = msgspec.json.encode(announcement.body)
         error = ""

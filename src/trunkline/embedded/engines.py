@@ -1,4 +1,4 @@
-"""Both engines on one data folder, as one thing that opens and closes."""
+"""Both engines on one data folder, as one context manager."""
 
 import asyncio
 import os
@@ -70,7 +70,7 @@ class Engines:
         await self._close()
 
     async def failed(self) -> str:
-        """Wait until an engine ends by itself; the name of the first that did."""
+        """Wait until an engine ends by itself. Returns its name."""
         watches = {asyncio.create_task(server.exited()): server.title for server in self._servers()}
         if not watches:
             await asyncio.Event().wait()
@@ -114,19 +114,19 @@ class Engines:
         self.folder.leave()
 
     def _announcement(self) -> dict[str, object]:
-        """Only of engines that we started: an address that was given is not ours to write down."""
-        found: dict[str, object] = {"pid": os.getpid()}
+        """Only of engines that this process started: configured URLs are not written to the file."""
+        record: dict[str, object] = {"pid": os.getpid()}
         if self.postgres is not None:
-            found["database_url"] = self.postgres.url()
-            found["postgres"] = {"port": self.postgres.port, "pid": self.postgres.pid}
+            record["database_url"] = self.postgres.url()
+            record["postgres"] = {"port": self.postgres.port, "pid": self.postgres.pid}
         if self.valkey is not None:
-            found["redis_url"] = self.valkey.url
-            found["valkey"] = {"port": self.valkey.port, "pid": self.valkey.pid}
-        return found
+            record["redis_url"] = self.valkey.url
+            record["valkey"] = {"port": self.valkey.port, "pid": self.valkey.pid}
+        return record
 
 
 async def _together(*steps: Coroutine[None, None, None]) -> None:
-    """Both to the end, then the first error: a start that failed must not be stopped half-way."""
+    """Run all to their ends, then raise the first error: a start must not be cancelled half-way."""
     results = await asyncio.gather(*steps, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

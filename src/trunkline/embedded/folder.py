@@ -30,7 +30,7 @@ class DataFolder:
         self._lock_fd: int | None = None
 
     def take(self) -> None:
-        """Make the folder ours alone, until `leave` or our death; it is created where it is missing."""
+        """Lock the folder for this process, until `leave` or its end; creates it if it is missing."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock_fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -59,7 +59,7 @@ class DataFolder:
             self._lock_fd = None
 
     def password(self) -> str:
-        """One secret for both engines. It is written before Postgres learns it, and never changed."""
+        """One secret for both engines. It is written before Postgres gets it, and never changed."""
         path = self.path / "password"
         if path.exists():
             return path.read_text().strip()
@@ -73,7 +73,7 @@ class DataFolder:
         return password
 
     def last_port(self, engine: str) -> int | None:
-        """Where `engine` answered the last time: a tool's saved address stays right if the port is free."""
+        """The last port of `engine`: if it is free, saved URLs of tools stay valid."""
         try:
             port = json.loads((self.path / "engines.json").read_text())[engine]["port"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -84,7 +84,7 @@ class DataFolder:
         _write_private(self.path / "engines.json", json.dumps(engines, indent=2) + "\n")
 
     def _check_owner(self, lock_fd: int) -> None:
-        """A run as another user would leave files that the first one cannot read."""
+        """A run as another user would leave files that the first user cannot read."""
         owner = os.fstat(lock_fd).st_uid
         if owner != os.geteuid():
             raise EmbeddedError(
@@ -93,7 +93,7 @@ class DataFolder:
             )
 
     def _lock(self, lock_fd: int) -> None:
-        """Children do not inherit the lock: Python opens files closed to them."""
+        """Children do not inherit the lock: Python opens files with close-on-exec."""
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -107,7 +107,7 @@ class DataFolder:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and never readable by others, not even for a moment."""
+    """Atomically, and never readable by others, not even briefly."""
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -2,9 +2,9 @@
 
     python -I -S launch.py <uid> <gid> <parent pid> <signal> <program> <arguments…>
 
-It runs as ourselves, already in the server's folder, and only then gives up its rights: the folder stays
-open to it even if the folders above are closed to its new account. A script of its own, because code between
-fork and exec of a threaded process (`preexec_fn`) may deadlock. It costs about 10 ms.
+It starts with the rights of its parent, already in the server's folder, and only then drops them: the folder stays open
+to it even if the folders above are closed to its new account. A script of its own, because code between fork and exec
+of a threaded process (`preexec_fn`) may deadlock. It costs about 10 ms.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ def main() -> None:
         os.setgid(gid)
         os.setuid(uid)
     if sys.platform == "linux":
-        # After setuid, which would clear it. A parent that died before this line sends nothing: look once.
+        # After setuid, which would clear it. A parent that died before this line sends nothing: check once.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
         if os.getppid() != parent:
             sys.exit("the parent is gone")

@@ -1,8 +1,8 @@
 """Servers that an earlier run left behind.
 
-A pid file may name a process that has nothing to do with us. So each server carries a mark of its folder in its
-title, which every user may read: where a process works can only be seen with rights that root lacks in most
-containers. The caller holds the data folder's lock, so whatever bears its mark belongs to nobody.
+A pid file may name an unrelated process. So each server has a mark of its folder in its process title, which every user
+may read: reading a process' working folder takes rights that root lacks in most containers. The caller holds the data
+folder's lock, so a process with its mark is a leftover.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ POLL_S = 0.02
 
 
 async def end_leftovers(folder: Path, program: str, steps: Sequence[Step]) -> None:
-    """End every process of `program` in `folder`, properly first. Most have ended by themselves."""
+    """End every process of `program` in `folder`, beginning with a clean stop. Most have ended by themselves."""
     found = processes_in(folder, program)
     if found:
         log.warning("embedded.leftover_found", program=program, pids=[process.pid for process in found])
@@ -52,7 +52,7 @@ def processes_in(folder: Path, program: str) -> list[psutil.Process]:
 
 
 def folder_mark(folder: Path) -> str:
-    """The folder itself and not its path, which may be long, odd, or another one tomorrow."""
+    """Identifies the folder itself and not its path, which may be long or change."""
     stat = folder.stat()
     return f"trunkline-{stat.st_dev:x}-{stat.st_ino:x}"
 
@@ -66,7 +66,7 @@ def _bears(process: psutil.Process, mark: str) -> bool:
 
 
 def _heads(found: list[psutil.Process]) -> list[psutil.Process]:
-    """Those without a parent among them: a postmaster ends its own, orphans are on their own."""
+    """Those without a parent among them: a postmaster ends its own children, orphans have to be ended one by one."""
     pids = {process.pid for process in found}
     return [process for process in found if _parent(process) not in pids]
 

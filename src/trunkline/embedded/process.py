@@ -1,4 +1,4 @@
-"""One child process: it writes to a log file, ignores the terminal's Ctrl-C and does not outlive us."""
+"""One child process: it writes to a log file, ignores the terminal's Ctrl-C and ends with its parent."""
 
 import asyncio
 import os
@@ -13,9 +13,9 @@ from signal import Signals
 from trunkline.embedded.account import SystemUser
 
 LAUNCHER = Path(__file__).with_name("launch.py")
-# Servers see nothing else of our environment: no PG… variable may bend them, no secret may show in /proc.
+# Servers get nothing else of the environment: no PG… variable may affect them, no secret may show in /proc.
 KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-# An end that is expected is seen at once; whoever watches a server for hours looks four times a second.
+# The poll interval for an expected end; it grows to 0.25 s for a server that runs for hours.
 POLL_MIN_S = 0.01
 POLL_MAX_S = 0.25
 POLL_GROWTH = 1.3
@@ -24,14 +24,14 @@ LOG_BYTES_MAX = 10_000_000
 
 @dataclass(frozen=True)
 class Step:
-    """A signal, and how long it may take to work before the next one follows."""
+    """A signal, and how long to wait before the next one."""
 
     signal: Signals
     wait_s: float
 
 
 class Child:
-    """A running program in its own session, so that we can drain before it stops."""
+    """A running program in its own session, so that this process can drain before it stops."""
 
     def __init__(self, popen: subprocess.Popen[bytes], log: Path, log_start: int) -> None:
         self._popen = popen
@@ -49,7 +49,7 @@ class Child:
         stdin: bytes = b"",
         death_signal: Signals = Signals.SIGTERM,
     ) -> "Child":
-        """Start `command` in `cwd` as `account`; the kernel sends `death_signal` if we die first."""
+        """Start `command` in `cwd` as `account`; the kernel sends `death_signal` if this process dies first."""
         words = [account.uid, account.gid, os.getpid(), int(death_signal), *command]
         argv = [sys.executable, "-I", "-S", str(LAUNCHER), *map(str, words)]
         with log.open("ab") as output, tempfile.TemporaryFile() as text:
@@ -80,7 +80,7 @@ class Child:
 
     @property
     def output(self) -> str:
-        """What it has written since it was started."""
+        """Its output since its start."""
         with self._log.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
@@ -93,7 +93,7 @@ class Child:
         return status
 
     async def stop(self, steps: Sequence[Step]) -> None:
-        """Ask, then insist: each step only if the one before did not end it in time."""
+        """Send the signals in order, each only if the one before did not end it in time."""
         for step in steps:
             if self.exit_status is not None:
                 return

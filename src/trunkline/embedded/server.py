@@ -1,4 +1,4 @@
-"""What both servers have in common: a folder, a log, a port, and a life between start and stop."""
+"""The base of both servers: folder, log, port, start and stop."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -46,11 +46,11 @@ class Server(ABC):
 
     @property
     def output(self) -> str:
-        """What it has written to its log since its start."""
+        """Its log since its start."""
         return self._running().output
 
     async def start(self) -> None:
-        """Serve on a free port, the last one if possible. Everything of an earlier run is ended before."""
+        """Serve on a free port, the last one if possible. Ends leftovers of an earlier run first."""
         await end_leftovers(self.folder, self.program, self.stop_steps)
         await self.prepare()
         rotate(self.log_file)
@@ -68,12 +68,12 @@ class Server(ABC):
             self._child = None
 
     async def exited(self) -> int:
-        """Wait until it ends by itself, which it should not; the exit status."""
+        """Wait until it ends by itself, which it should not. Returns the exit status."""
         return await self._running().exited()
 
     @abstractmethod
     async def prepare(self) -> None:
-        """Make the folder, or find out that it cannot be used."""
+        """Create the folder, or check that it can be used."""
 
     @abstractmethod
     def spawn(self, port: int) -> Child:
@@ -88,7 +88,7 @@ class Server(ABC):
         """The line of its log that says why it ended."""
 
     async def _came_up(self, child: Child) -> bool:
-        """False if somebody took the port in between. Every other failure is an error."""
+        """False if another process took the port in between. Every other failure is an error."""
         deadline = asyncio.get_running_loop().time() + START_LIMIT_S
         while child.exit_status is None:
             if await self.answers():

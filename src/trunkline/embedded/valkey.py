@@ -21,8 +21,8 @@ from trunkline.errors import EmbeddedError
 
 CONNECT_LIMIT_S = 5
 
-# Every write reaches the kernel before its answer leaves: a killed server loses nothing, a dead machine at
-# most a second. Nothing may be evicted: a lost channel count would be a number over its limit.
+# Every write reaches the kernel before its reply: a killed server loses nothing, a crashed machine at most a second.
+# Nothing may be evicted: with a lost channel count a number could exceed its limit.
 DURABLE = {"appendonly": "yes", "appendfsync": "everysec", "save": '""', "maxmemory-policy": "noeviction"}
 NOT_DURABLE = {**DURABLE, "appendfsync": "no"}
 
@@ -53,7 +53,7 @@ class Valkey(Server):
         return f"redis://:{self._password}@{LOOPBACK}:{self.port}/0"
 
     def client(self) -> "Redis":
-        """A plain client for one errand: it does not try again by itself."""
+        """A plain client for one request, without retries."""
         return Redis.from_url(
             self.url,
             retry=Retry(NoBackoff(), 0),
@@ -69,7 +69,7 @@ class Valkey(Server):
             raise EmbeddedError(f"{self.folder} is not a folder: move it away")
 
     def spawn(self, port: int) -> Child:
-        """Settings go in by stdin: a password among the arguments would be seen by every user."""
+        """Settings are passed by stdin: every user could read a password in the arguments."""
         settings = {
             "bind": LOOPBACK,
             "port": str(port),
@@ -87,7 +87,8 @@ class Valkey(Server):
         )
 
     async def answers(self) -> bool:
-        """Ask only once it says so itself: until then the port, and our password with it, may be another's."""
+        """Connects only after its log says that it is ready: until then the port may be another server's, which must
+        not get the password."""
         if "Ready to accept connections" not in self.output:
             return False
         client = self.client()
@@ -100,6 +101,6 @@ class Valkey(Server):
         return True
 
     def complaint(self, output: str) -> str | None:
-        """Lines that matter are marked «#»: the last is why it ended, but for advice on the kernel."""
+        """Important lines are marked «#»: the last one is why it ended, except for advice on the kernel."""
         found = re.findall(r"^\d+:[A-Z] .*? # (?!WARNING)(.+)$", output, re.MULTILINE)
         return found[-1].rstrip(".") if found else None

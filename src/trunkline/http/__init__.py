@@ -1,1 +1,1 @@
-"""HTTP that is no carrier's: bodies that come in, and requests to hosts that tenants or operators name."""
+"""HTTP apart from carriers: bodies of requests, and outgoing requests to hosts of tenants and operators."""

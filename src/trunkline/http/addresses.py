@@ -1,8 +1,8 @@
-"""Where we may send what a tenant asks us to send: to the public internet, and to nothing that only we can reach.
+"""Which addresses a tenant's webhook may use: those of the public internet, and none inside the platform's network.
 
-A tenant chooses the URL of a webhook. It must not become a way into our network: not by a private address, not by a
-name that points to one, not by a name that points elsewhere when it is asked a second time, not by an IPv4 address
-inside an IPv6 one. So the connection goes to the very addresses that were checked, and redirects are not followed.
+A tenant chooses the URL of a webhook. It must not give access to the platform's network (SSRF): not by a private
+address, a name that resolves to one, a name that resolves differently the second time, or an IPv4 address inside an
+IPv6 one. So the connection uses the very addresses that were checked, and redirects are not followed.
 """
 
 import socket
@@ -20,7 +20,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class AddressRefused(OSError):
-    """This address is not for webhooks. An OSError, because that is what a resolver may raise."""
+    """This address is not allowed for webhooks. An OSError, because a resolver may raise that."""
 
 
 def is_public(text: str) -> bool:
@@ -35,7 +35,7 @@ def is_public(text: str) -> bool:
 
 
 def check_url(text: str, *, allow_insecure: bool = False) -> str | None:
-    """What is wrong with the URL of a webhook, if anything. Names are resolved, and judged, when it is used."""
+    """The problem of a webhook's URL, if there is one. Names are resolved and checked when it is used."""
     if len(text) > URL_MAX:
         return f"The URL has more than {URL_MAX} characters."
     try:
@@ -55,8 +55,8 @@ def check_url(text: str, *, allow_insecure: bool = False) -> str | None:
 
 
 class PublicResolver(AbstractResolver):
-    """Resolves names to public addresses. One bad address among good ones condemns the name: it is a trick or a
-    mistake, and the next attempt might use it."""
+    """Resolves names to public addresses. One private address among public ones refuses the name: the next attempt
+    might use it."""
 
     def __init__(self, inner: AbstractResolver | None = None, *, allow_insecure: bool = False):
         self._inner = inner or ThreadedResolver()

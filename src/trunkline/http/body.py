@@ -1,10 +1,10 @@
-"""The body of a request, up to a bound. Nearly all come in one message, which is then all that is looked at."""
+"""Reads the body of a request, up to a bound. Nearly all come in one ASGI message, which is the fast case."""
 
 from starlette.requests import ClientDisconnect, Request
 
 
 async def bounded_body(request: Request, bytes_max: int) -> bytes | None:
-    """None for one that is larger: the rest of it is not read."""
+    """None for a larger body: the rest of it is not read."""
     body, is_whole = bytearray(), False
     while not is_whole:
         message = await request.receive()

@@ -1,4 +1,4 @@
-"""HTTP to hosts that tenants name: to public addresses only, without redirects, in bounded time and size."""
+"""HTTP requests to hosts of tenants: to public addresses only, without redirects, with bounded time and size."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -57,13 +57,13 @@ class Outgoing:
         if self._session is None:
             resolver = self._resolver or PublicResolver(allow_insecure=self.allow_insecure)
             self._session = aiohttp.ClientSession(
-                # No cache of names beside the connections: what was checked is what is used, each time.
+                # No DNS cache: every connection uses the addresses that were just checked.
                 connector=aiohttp.TCPConnector(
                     resolver=resolver, use_dns_cache=False, limit=CONNECTIONS_MAX, limit_per_host=10
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": f"Trunkline/{__version__}"},
-                # A compressed answer could be a bomb, and we read only its beginning.
+                # A compressed response could be a zip bomb, and only its beginning is read.
                 auto_decompress=False,
             )
         return self._session

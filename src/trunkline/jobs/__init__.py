@@ -1,5 +1,5 @@
-"""Jobs: durable work after a commit. See `client` for an application's way in and out, `outbox` and `worker` for the
-platform's, `service` for all that a worker runs.
+"""Jobs: durable work after a commit. `client` is the interface of an application, `outbox` and `worker` are those of
+the platform, `service` is everything that a worker runs.
 
 from trunkline.jobs import Cancel, Done, Failed, Jobs, Policy, Run, Snooze, job, recurring
 """

@@ -1,4 +1,4 @@
-"""What the API needs of jobs: to enqueue and wake workers, to know the types, to seal secrets, to find files."""
+"""What the API needs of jobs: outbox, notifier, the registry of types, the sealer of secrets, and files."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,7 @@
 """What an application adds to the platform: job types, recurring jobs, an enricher of calls.
 
-JOB_MODULES=acme.jobs                 imported by every process: an API must know a type to enqueue it
-CALL_ENRICHER=acme.calls:enricher     called without arguments, gives an `Enricher`; `fetch` is our own
+JOB_MODULES=acme.jobs                 imported by every process: the API needs a type to enqueue it
+CALL_ENRICHER=acme.calls:enricher     called without arguments, returns an `Enricher`; `fetch` is the built-in one
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ class ApplicationError(TrunklineError):
 
 
 def load_modules(names: Iterable[str]) -> None:
-    """Import what declares job types by `@job` and schedules by `recurring`."""
+    """Import the modules that declare job types by `@job` and schedules by `recurring`."""
     for name in names:
         try:
             import_module(name)
@@ -28,7 +28,7 @@ def load_modules(names: Iterable[str]) -> None:
 
 
 def load_enricher(path: str | None) -> Enricher | None:
-    """None: ours, which fetches what it can."""
+    """None: the built-in one, which fetches recordings and transcripts."""
     if path in (None, FETCH):
         return None
     module_name, _, name = path.partition(":")

@@ -8,8 +8,8 @@
 
     asyncio.run(jobs.run())                         # the worker, in a process of its own or beside
 
-Tables and functions are in a schema of their own, and made when the object is opened or `prepare` is called. To enqueue
-in a transaction of the application nothing has to be open: no connection of ours is used.
+Tables and functions are in a schema of their own, created when the object is opened or by `prepare`. To enqueue in a
+transaction of the application the object need not be open: it uses the application's connection.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
 from trunkline.errors import StoreUnavailable
-from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
+from trunkline.event_loop import LoopThread, running_loop, wait_for_stop_signal
 from trunkline.handlers import current_scope
 from trunkline.jobs.handler_connections import HandlerConnections, size_for
 from trunkline.jobs.notifier import JobNotifier
@@ -41,10 +41,10 @@ from trunkline.store.tenants import PLATFORM
 
 P = TypeVar("P")
 
-# One statement each: what others hold open in transactions keeps no `submit` waiting.
+# One statement each, in a pool of their own: open transactions do not keep a `submit` waiting.
 SUBMIT_CONNECTIONS = 3
 
-# All that is about jobs alone, and the tenants that it refers to.
+# The migrations that create the tables of jobs, and the tenants that they reference.
 MIGRATIONS = frozenset(
     {
         "0001_tenants",
@@ -73,10 +73,10 @@ class Jobs:
         pool_size: int = 4,
         config: JobConfig | None = None,
     ):
-        """Without types, those that `@job` declared, and the schedules that `recurring` did. `schema=None` is the
-        outbox of a platform, whose tables are there. Behind a transaction pooler `direct_url` leads past it, for
-        LISTEN; without one, jobs are found by looking, within a second. `pool_size` is how many transactions of its own
-        an application may have open; those of handlers are counted apart."""
+        """Without types: those that `@job` declared, and the schedules of `recurring`. `schema=None` is the outbox of a
+        platform, which has the tables already. Behind a transaction pooler `direct_url` bypasses it, for LISTEN;
+        without one the poller finds jobs, within a second. `pool_size` is how many transactions an application may have
+        open; those of handlers have a pool of their own."""
         self.registry = declared if types is None else Registry(types)
         self.schema = schema
         self._url = database_url
@@ -93,8 +93,9 @@ class Jobs:
     async def enqueue(
         self, tx: Any, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]
     ) -> Inserted:
-        """Enqueue one job in an open transaction, or find the pending one with the same unique key. `InvalidJob` if it
-        cannot be, `NotInTransaction` outside of one: nothing was sent then, and the transaction can go on."""
+        """Enqueue one job in an open transaction, or find the pending one with the same unique key. Raises
+        `InvalidJob`, or `NotInTransaction` outside a transaction; nothing was sent then, and the transaction can go
+        on."""
         return (await self.enqueue_many(tx, [self.new(job_type, payload, **options)]))[0]
 
     async def enqueue_many(self, tx: Any, new: Iterable[NewJob]) -> list[Inserted]:
@@ -105,7 +106,7 @@ class Jobs:
             await adapters.call_async(adapter, self.schema, entries.ENQUEUE_JOBS, text)
             for text in entries.jobs_in(listed)
         ]
-        return self._taken(listed, answers, adapter)
+        return self._enqueued(listed, answers, adapter)
 
     def enqueue_sync(
         self, tx: Any, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]
@@ -120,7 +121,7 @@ class Jobs:
             adapters.call_sync(adapter, self.schema, entries.ENQUEUE_JOBS, text)
             for text in entries.jobs_in(listed)
         ]
-        return self._taken(listed, answers, adapter)
+        return self._enqueued(listed, answers, adapter)
 
     def new(self, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]) -> NewJob:
         """A job that can be enqueued, or `InvalidJob`."""
@@ -128,8 +129,8 @@ class Jobs:
         return kind.new(payload, **options)
 
     def wake(self, *enqueued: Inserted) -> None:
-        """Wake the workers: after the commit, for before it they find nothing. Sessions of SQLAlchemy and Django do it
-        by themselves. Without it a job is found within a second. Never waits, in any thread."""
+        """Wake the workers. Call it after the commit: before it they find nothing. Sessions of SQLAlchemy and Django do
+        it by themselves. Without it the poller finds a job within a second. Never waits, in any thread."""
         if self._open is None:
             self._thread.call(lambda notifier: notifier.wake(*enqueued))
         elif self._open.loop is running_loop():
@@ -146,34 +147,34 @@ class Jobs:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[JobTransaction]:
-        """A transaction on a connection of ours, `tx` of what is given; it wakes the workers once it is committed. In a
-        handler it is one of the handlers' connections, of which a type may have half."""
+        """A transaction on a connection of this object (`tx` of the value); it wakes the workers after the commit. In a
+        handler the connection is of the handlers' pool, of which one type may use half."""
         opened = self._opened()
         scope = current_scope()
-        if scope is None or opened.of_handlers is None:
+        if scope is None or opened.handler_connections is None:
             async with opened.outbox.transaction(opened.database) as work:
                 yield work
         else:
-            async with opened.of_handlers.transaction(opened.outbox, scope) as work:
+            async with opened.handler_connections.transaction(opened.outbox, scope) as work:
                 yield work
 
-    # What is done by hand
+    # By an operator
 
     async def replay(self, job_type: JobType[Any] | str | None = None, *, job_id: UUID | None = None) -> int:
-        """Let dead letters run again, with all their attempts before them: of a type, one of them, or all. How many
-        there were, at most 1,000 at a time: call it again until it is 0. One beside which a job with the same unique
-        key waits ends as superseded."""
+        """Run dead letters again, with all their attempts: those of a type, one of them, or all. Returns how many, at
+        most 1,000: call it again until it returns 0. One whose unique key another pending job has ends as
+        superseded."""
         name = job_type.name if isinstance(job_type, JobType) else job_type
         async with self.transaction() as work:
             count, back = await job_admin.replay(work.tx, PLATFORM, job_id=job_id, job_type=name)
         self.wake(*back)
         return count
 
-    # Its life
+    # Opening and closing
 
     async def prepare(self) -> list[str]:
-        """Make the tables, or bring them forward; the names of what was done. Opening it does this by itself. The role
-        must be allowed to create them; where nothing is missing, nothing is written."""
+        """Create or migrate the tables, as opening the object does; returns the names of the migrations. The role must
+        be allowed to create tables; if none is missing, nothing is written."""
         if self.schema is None:
             return []
         return await migrate(self._direct_url or self._url, only=MIGRATIONS, schema=self.schema)
@@ -183,7 +184,7 @@ class Jobs:
 
     def close(self) -> None:
         """For a synchronous process: send the last wakeups and end the thread that sends them. A process that ends
-        without it loses at most those, and the jobs are found a second later."""
+        without it loses at most those wakeups, and the poller finds the jobs within a second."""
         self._thread.close(JobNotifier.close)
 
     async def __aenter__(self) -> "Jobs":
@@ -215,7 +216,7 @@ class Jobs:
         opened = self._opened()
         size = size_for(self._config.executor.running_max)
         async with self._connections("trunkline jobs: handlers", size, opened.search_path) as database:
-            of_handlers = opened.of_handlers = HandlerConnections(database, size)
+            connections = opened.handler_connections = HandlerConnections(database, size)
             try:
                 async with JobService.open(
                     self._config,
@@ -229,17 +230,17 @@ class Jobs:
                 ) as service:
                     yield service
             finally:
-                if opened.of_handlers is of_handlers:
-                    opened.of_handlers = None
+                if opened.handler_connections is connections:
+                    opened.handler_connections = None
 
     async def run(self) -> None:
-        """Run jobs until SIGTERM, SIGINT or a cancellation; then what runs is finished or given back. Opens the object
-        if it is not open."""
+        """Run jobs until SIGTERM, SIGINT or a cancellation; then the worker finishes or returns what runs. Opens the
+        object if it is not open."""
         async with AsyncExitStack() as stack:
             if self._open is None:
                 await stack.enter_async_context(self)
             await stack.enter_async_context(self.worker())
-            await asked_to_stop()
+            await wait_for_stop_signal()
 
     @asynccontextmanager
     async def _connections(self, name: str, size: int, search_path: str | None) -> AsyncIterator[Database]:
@@ -264,7 +265,7 @@ class Jobs:
             raise StoreUnavailable("These jobs are not open: `async with jobs:` around what uses them.")
         return self._open
 
-    def _taken(self, new: Sequence[NewJob], answers: Iterable[str], adapter: Adapter) -> list[Inserted]:
+    def _enqueued(self, new: Sequence[NewJob], answers: Iterable[str], adapter: Adapter) -> list[Inserted]:
         enqueued = entries.jobs_out(new, answers)
         adapter.after_commit(lambda: self.wake(*enqueued))
         return enqueued
@@ -283,10 +284,10 @@ class _Open:
         closing: AsyncExitStack,
     ):
         self.loop = asyncio.get_running_loop()
-        # Of the application's own transactions; of `submit`; of handlers, while a worker runs.
+        # Connections for the application's transactions, for `submit`, and, while a worker runs, for handlers.
         self.database = database
         self.submits = submits
-        self.of_handlers: HandlerConnections | None = None
+        self.handler_connections: HandlerConnections | None = None
         self.notifier = notifier
         self.outbox = Outbox(registry, notifier)
         self.search_path = search_path

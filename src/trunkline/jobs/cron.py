@@ -1,7 +1,7 @@
 """When a recurring job is due: `every 3600` (seconds, counted from 1970) or `cron 30 9 * * mon-fri`, in a time zone.
 
-A local time that a clock change leaves out comes at the moment in which it would have been, an hour on the new clock
-later. One that a clock change repeats comes once; with `*` for the hour it comes both times, since each hour is meant.
+A local time that a clock change skips ticks when it would have been on the old clock, an hour later on the new one. A
+local time that a clock change repeats ticks once; with `*` for the hour it ticks both times, since each hour is meant.
 """
 
 import re
@@ -50,7 +50,7 @@ class Cron:
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
-    # Of two restricted fields one is enough, as in every cron.
+    # If both day fields are restricted, a match of one is enough, as in every cron.
     either_day: bool
     zone: ZoneInfo
 
@@ -110,7 +110,7 @@ def _parse_cron(text: str, zone: ZoneInfo) -> Cron:
 def _values(
     field: str, low: int, high: int, names: Sequence[str] = (), first_name: int = 0
 ) -> frozenset[int]:
-    found: set[int] = set()
+    values: set[int] = set()
     for part in field.lower().split(","):
         match = _PART.fullmatch(part)
         if match is None:
@@ -124,8 +124,8 @@ def _values(
             end = _number(match["last"], names, first_name) if match["last"] else open_end
         if not low <= start <= end <= high or step < 1:
             raise ValueError(f"{part!r} is outside of {low} to {high}")
-        found.update(range(start, end + 1, step))
-    return frozenset(found)
+        values.update(range(start, end + 1, step))
+    return frozenset(values)
 
 
 def _number(word: str, names: Sequence[str], first_name: int) -> int:

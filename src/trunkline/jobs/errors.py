@@ -1,8 +1,8 @@
-"""What an application can do wrong with a job. Each message says what to do instead.
+"""Errors of an application that enqueues a job. Each message says what to do instead.
 
 InvalidJob
-├── UnknownJobType    nobody declared a type of this name
-└── PayloadRefused    it cannot be written as JSON, does not fit its type, or is too large
+├── UnknownJobType    no type of this name is declared
+└── PayloadRefused    the payload cannot be written as JSON, does not fit its type, or is too large
 NotInTransaction      the job would be committed by itself
 """
 
@@ -12,7 +12,7 @@ __all__ = ["InvalidJob", "NotInTransaction", "PayloadRefused", "UnknownJobType"]
 
 
 class InvalidJob(TrunklineError):
-    """The job was not enqueued, and nothing of the caller's transaction was touched."""
+    """The job was not enqueued, and the caller's transaction is untouched."""
 
 
 class UnknownJobType(InvalidJob):

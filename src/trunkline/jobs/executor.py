@@ -1,8 +1,8 @@
 """Runs claimed jobs, a bounded number at a time.
 
-Claimed jobs wait in a queue of their own, so that a fast type never waits for the database. Runners take from it one
-after the other and end when it is empty. How many may wait is learnt: a queue that ran dry although the claim was full
-may be longer; one whose head grew old must be shorter, because what waits here cannot run on an idle worker elsewhere.
+Claimed jobs wait in a local queue, so that a fast type never waits for the database. Runners take jobs from it one by
+one and end when it is empty. The length of the queue adapts: if it ran dry although the claim was full, it may be
+longer; if its head is too old, it must be shorter, because a job in it cannot run on an idle worker elsewhere.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from trunkline.jobs.outcomes import (
     JobVerdict,
     Outcome,
     from_exception,
-    understood,
+    to_outcome,
     unreadable,
     verdict,
 )
@@ -39,13 +39,13 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# A runner of jobs that never wait lets others have the event loop this often.
+# How long a runner of jobs that never await may keep the event loop.
 SLICE_S = 0.005
 QUEUE_FIRST = 16
-# What waited this long here should have been left for others, and what waited that long goes back to them.
+# A queue whose head is older than the first is shortened; jobs older than the second are returned to other workers.
 QUEUE_AGE_MAX_S = 0.1
 GIVE_BACK_AGE_S = 1.0
-# Timers of the event loop are rounded to whole milliseconds; a job is never begun before its moment.
+# Timers of the event loop are rounded to whole milliseconds; a job never begins before it is due.
 TIMER_ROUNDING_S = 0.001
 
 
@@ -53,7 +53,7 @@ TIMER_ROUNDING_S = 0.001
 class ExecutorLimits:
     running_max: int = 100
     queue_max: int = 1000
-    # Claimed jobs of every kind, those included whose end could not be written yet.
+    # All claimed jobs, including those whose verdict is not written yet.
     held_max: int = 4000
 
 
@@ -77,7 +77,7 @@ class Executor:
         self._limits = limits
         self._now_s = now_s
         self._on_verdict = on_verdict
-        # It was finished in the handler's own transaction, which let these in under its key.
+        # For a job finished in the handler's own transaction, which unparked these jobs of its key.
         self._on_finished = on_finished
         self._on_room = on_room
         self._cancel_grace_s = cancel_grace_s
@@ -92,7 +92,7 @@ class Executor:
         self._seconds = {name: metrics.JOB_SECONDS.labels(name) for name in registry.runnable}
 
     def room(self) -> int:
-        """How many jobs to claim now. None until the queue is half empty, so that claims stay large."""
+        """How many jobs to claim now: 0 until the queue is half empty, so that claims stay large."""
         queued = len(self._queue)
         if queued and self._now_s() - self._queue[0].renewed_s > QUEUE_AGE_MAX_S:
             self._queue_target //= 2
@@ -104,25 +104,25 @@ class Executor:
         )
 
     def take(self, batch: Sequence[ClaimedJob], *, was_full: bool) -> None:
-        """Run these. `was_full`: the claim got all that it asked for, so there is probably more."""
+        """Run these. `was_full`: the claim returned as many as its limit, so there are probably more."""
         if was_full and not self._queue:
             self._queue_target = min(self._limits.queue_max, max(QUEUE_FIRST, 2 * self._queue_target))
         now_s = self._now_s()
         for held in batch:
             self._claimed_jobs.add(held)
             if held.begin_s > now_s:
-                self._await_its_moment(held, held.begin_s - now_s)
+                self._start_timer(held, held.begin_s - now_s)
             else:
                 self._queue.append(held)
         self._start_runners()
 
-    def _await_its_moment(self, held: ClaimedJob, wait_s: float) -> None:
+    def _start_timer(self, held: ClaimedJob, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
-        self._early[held] = loop.call_later(wait_s + TIMER_ROUNDING_S, self._moment_has_come, held)
+        self._early[held] = loop.call_later(wait_s + TIMER_ROUNDING_S, self._on_due, held)
 
-    def _moment_has_come(self, held: ClaimedJob) -> None:
+    def _on_due(self, held: ClaimedJob) -> None:
         del self._early[held]
-        # Before what waits already: it is due now, and the others have been for a while.
+        # Ahead of the queue: the others are late already, this one can still be on time.
         self._queue.appendleft(held)
         self._start_runners()
 
@@ -133,7 +133,7 @@ class Executor:
             runner.add_done_callback(self._ended)
 
     def give_back(self, *, older_than_s: float = 0.0) -> int:
-        """Let go of what was not begun; how much that was."""
+        """Return the claims of jobs that did not begin. Returns how many."""
         limit_s = self._now_s() - older_than_s
         count = self._give_back_early() if older_than_s == 0 else 0
         while self._queue and self._queue[0].renewed_s <= limit_s:
@@ -151,11 +151,11 @@ class Executor:
 
     @property
     def running(self) -> list[ClaimedJob]:
-        """What runs now, also under a claim that was lost."""
+        """The jobs that run now, including those whose claim was lost."""
         return list(self._running.values())
 
-    def of_task(self, task: "asyncio.Task[Any] | None") -> ClaimedJob | None:
-        """The job that this task runs. Asked from another thread too."""
+    def find_by_task(self, task: "asyncio.Task[Any] | None") -> ClaimedJob | None:
+        """The job that this task runs. Called from another thread too."""
         return self._running.get(task) if task is not None else None
 
     def stop_running(self, reason: StopReason) -> int:
@@ -165,8 +165,8 @@ class Executor:
         return len(running)
 
     def abandon(self, held: ClaimedJob) -> str:
-        """It was told to stop and goes on: others get its slot, and its job the end that it was told to come to. What
-        it still does is refused by the fence. The line at which it was found."""
+        """The job was cancelled and runs on: free its slot, and end it by its stop reason. The fence refuses what it
+        still writes. Returns the source line at which it is."""
         task = held.task
         assert task is not None, "it runs"
         place = where(task)
@@ -181,7 +181,7 @@ class Executor:
         metrics.HANDLERS_STUCK.labels("job", held.job.job_type, "ignores_cancellation").inc()
         held.is_abandoned, held.task = True, None
         if held.scope is not None:
-            held.scope.give_up()
+            held.scope.abandon()
         self._running.pop(task, None)
         self._runners.discard(task)
         leave_behind(task)
@@ -192,7 +192,7 @@ class Executor:
         return place
 
     async def idle(self) -> None:
-        """Until no job runs."""
+        """Wait until no job runs."""
         while self._runners:
             self._changed.clear()
             await self._changed.wait()
@@ -201,7 +201,7 @@ class Executor:
         self._runners.discard(runner)
         self._running.pop(runner, None)
         self._changed.set()
-        # What came between its last look at the queue and this was not begun: its place still counted as taken.
+        # Jobs that were queued since its last look at the queue have no runner: its slot still counted as used.
         if not runner.cancelled():
             self._start_runners()
         self._on_room()
@@ -224,7 +224,7 @@ class Executor:
     async def _run(self, held: ClaimedJob, task: asyncio.Task[None]) -> None:
         now_s = self._now_s()
         if held not in self._claimed_jobs or held.lease_until_s <= now_s:
-            # This process stood still for longer than the lease: the job is somebody else's by now.
+            # This process was paused for longer than the lease: another worker may have the job by now.
             log.warning(
                 "jobs.lease_lost", job_id=held.job.id, job_type=held.job.job_type, fence=held.job.fence
             )
@@ -246,9 +246,9 @@ class Executor:
         held.duration_s = self._now_s() - now_s
         self._seconds[held.job.job_type].observe(held.duration_s)
         crash_point("jobs.after_run")
-        # One that failed after it had finished was undone with its transaction. If it was not, the fence says so.
+        # A failure after `run.finish` rolled its transaction back. If it did not, the fence refuses the verdict.
         if run.is_finished and not isinstance(outcome, Failed | GivenBack):
-            self._on_finished(held, run.let_in)
+            self._on_finished(held, run.unparked)
         else:
             self._conclude(held, outcome)
 
@@ -258,7 +258,7 @@ class Executor:
             payload = self._registry[name].decode(held.job.payload)
             held.scope = self._scope(held)
             with held.scope:
-                return understood(await self._registry.handler(name)(payload, run))
+                return to_outcome(await self._registry.handler(name)(payload, run))
         except PayloadRefused as error:
             return unreadable(held.job, str(error), datetime.now(UTC))
         except asyncio.CancelledError as error:
@@ -266,7 +266,7 @@ class Executor:
                 return self._stopped(held)
             if task.cancelling():
                 raise  # the process ends
-            # Something that the handler waited for was cancelled, and nobody asked this job to stop.
+            # Something that the handler awaited was cancelled; the job itself was not.
             return from_exception(error)
         except Exception as error:
             log.warning("jobs.raised", attempt=held.job.attempt, exc_info=error)
@@ -282,10 +282,10 @@ class Executor:
             held.job.job_type,
             self.threads,
             grace_s=self._cancel_grace_s,
-            on_stuck_thread=partial(self._tell_of_stuck_thread, held),
+            on_stuck_thread=partial(self._report_stuck_thread, held),
         )
 
-    def _tell_of_stuck_thread(self, held: ClaimedJob, function: str, place: str) -> None:
+    def _report_stuck_thread(self, held: ClaimedJob, function: str, place: str) -> None:
         job = held.job
         log.error(
             "jobs.ignores_cancellation",

@@ -1,12 +1,11 @@
-"""Writes down how runs ended, many at a time.
+"""Writes the verdicts of runs, in batches.
 
-What ends while a batch is being written goes into the next one. Nobody waits for a lock that somebody else holds: a
-verdict whose row or concurrency key is locked is tried again by itself, and its neighbours are written. Only a job that
-goes back under a unique key can meet an open transaction that has just taken the key, and has to wait to learn how it
-ends; those are written apart from all others, for a moment each.
+Verdicts that come in during a write go into the next batch. No verdict waits for a lock of another transaction: one
+whose row or concurrency key is locked is retried by itself, and the others of its batch are written. Only a job that
+returns under a unique key can meet an open transaction that has just inserted the key, and must wait for its end; these
+are written apart from all others, with a short lock timeout each.
 
-A verdict that cannot be written is tried again for as long as its lease may last; after that the job belongs to whoever
-finds it expired.
+A verdict that cannot be written is retried until its lease ends; then the reaper takes the job.
 """
 
 import asyncio
@@ -30,23 +29,23 @@ from trunkline.telemetry import get_logger
 log = get_logger(__name__)
 
 BATCH_MAX = 1000
-# How long a verdict waits for others.
-LINGER_S = 0.003
+# How long a verdict waits for others of its batch.
+BATCH_DELAY_S = 0.003
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
-# How long a job that goes back waits for an open transaction with its unique key, before others have their turn.
+# How long a returned job waits for an open transaction with its unique key, before others have their turn.
 CONTENDED_LOCK_TIMEOUT_MS = 50
-# How long parts of a batch wait that was held up: whoever ends soon has had the time in which all of it waited.
+# The same for parts of a batch that timed out: short transactions ended while the whole batch waited.
 PART_LOCK_TIMEOUT_MS = 10
-# So long those are tried again that were held up before, one by one; then what is new has its turn.
+# How long verdicts that timed out before are retried one by one, before new ones have their turn.
 ALONE_TURN_S = 0.2
 
 
 async def write(
     tx: Connection, verdicts: Sequence[JobVerdict], worker: str | None, running_max: dict[str, int]
 ) -> WrittenVerdicts:
-    """Write verdicts in one transaction: their keys are locked, then jobs end, then the keys let others in. What
-    somebody else has locked is passed over and named as postponed."""
+    """Write verdicts in one transaction: lock their keys, end the jobs, unpark others of the keys. Jobs that another
+    transaction has locked are skipped and returned as postponed."""
     written = WrittenVerdicts(postponed=await jobs.lock_keys_of(tx, [v.id for v in verdicts]))
     free = [v for v in verdicts if v.id not in written.postponed]
     if ends := [v for v in free if isinstance(v, End)]:
@@ -65,14 +64,14 @@ async def write(
 async def _locked(
     conn: Connection, verdicts: Sequence[JobVerdict], written: set[UUID], worker: str | None
 ) -> set[UUID]:
-    """Those that were passed over and are still the worker's."""
+    """The verdicts that were skipped and whose jobs the worker still owns."""
     if len(written) == len(verdicts):
         return set()
     return await jobs.held(conn, {v.id: v.fence for v in verdicts if v.id not in written}, worker)
 
 
 def may_wait(verdict: JobVerdict, unique_key: str | None) -> bool:
-    """Whether an open transaction elsewhere can keep this from being written."""
+    """Whether an open transaction elsewhere can block this write."""
     return isinstance(verdict, ReturnedClaim) and unique_key is not None
 
 
@@ -81,9 +80,9 @@ class _Waiting:
     held: ClaimedJob
     verdict: JobVerdict
     pause_s: float = RETRY_FIRST_S
-    # The connection broke while it was written: it may be there already.
+    # The connection broke during the write: it may be written already.
     is_retry: bool = False
-    # It held its batch up.
+    # It blocked its batch, and is written by itself.
     is_alone: bool = False
 
 
@@ -121,29 +120,29 @@ class Finisher:
         is_plain = unique_key is None or not may_wait(waiting.verdict, unique_key)
         (self._plain if is_plain else self._contended).add(waiting)
 
-    def finished(self, held: ClaimedJob, let_in: Sequence[tuple[Lane, datetime]]) -> None:
-        """The handler wrote it down itself, in a transaction of its own."""
+    def finished(self, held: ClaimedJob, unparked: Sequence[tuple[Lane, datetime]]) -> None:
+        """The handler finished the job itself, in its own transaction."""
         job = held.job
         self._claimed_jobs.drop(held)
-        self._notifier.wake_lanes(let_in)
+        self._notifier.wake_lanes(unparked)
         ended = EndedJob(job.id, job.job_type, job.concurrency_key)
         record({held: End(job.id, job.fence)}, WrittenVerdicts(ended=[ended]), retried=())
 
     async def flushed(self) -> None:
-        """Until everything so far is written or given up."""
+        """Wait until every verdict so far is written or dropped."""
         while self._postponed or self._plain.flusher or self._contended.flusher:
             self._changed.clear()
             await self._changed.wait()
 
     async def _flush_plain(self) -> None:
-        await asyncio.sleep(LINGER_S)
+        await asyncio.sleep(BATCH_DELAY_S)
         while batch := self._plain.take(BATCH_MAX):
             await self._write(batch)
 
     async def _flush_contended(self) -> None:
-        await asyncio.sleep(LINGER_S)
+        await asyncio.sleep(BATCH_DELAY_S)
         while batch := self._contended.take(BATCH_MAX):
-            # Asked before anything is written: one that holds its batch up is alone from its next turn on.
+            # Computed before the writes below: a verdict that blocks its batch is alone from its next turn on.
             alone = [waiting for waiting in batch if waiting.is_alone]
             together = [waiting for waiting in batch if not waiting.is_alone]
             if together:
@@ -163,7 +162,7 @@ class Finisher:
                     await self._write_singly(batch, error, lock_timeout_ms)
                     return
                 if isinstance(error, CONTENTION):
-                    await self._write_apart(batch, error, is_bounded=lock_timeout_ms is not None)
+                    await self._write_by_halves(batch, error, is_bounded=lock_timeout_ms is not None)
                     return
                 log.warning("jobs.results_delayed", count=len(batch), error=describe(error))
                 await asyncio.sleep(max(waiting.pause_s for waiting in batch))
@@ -179,7 +178,7 @@ class Finisher:
             w.verdict for w in batch if isinstance(w.verdict, End) and w.held.job.concurrency_key is None
         ]
         if len(plain) == len(batch):
-            # By far the most: one statement, one round trip.
+            # By far the most frequent case: one statement, one round trip.
             async with self._database.connection() as conn:
                 ended = await self._finish(conn, plain)
                 if len(ended) == len(plain):
@@ -194,15 +193,15 @@ class Finisher:
 
     async def _finish(self, conn: Connection, ends: Sequence[End]) -> list[EndedJob]:
         if conn.is_in_transaction():
-            # Behind a pooler the session is not ours, and has no lock_timeout that ends a wait.
+            # Behind a pooler the session is shared, and has no lock_timeout that ends a wait.
             return await jobs.finish(conn, ends, self._worker)
         try:
             return await jobs.finish_at_once(conn, ends, self._worker)
         except ROW_HELD:
             return await jobs.finish(conn, ends, self._worker)
 
-    async def _write_apart(self, batch: list[_Waiting], error: Exception, *, is_bounded: bool) -> None:
-        """By halves, until the one is found that others hold up. It waits by itself."""
+    async def _write_by_halves(self, batch: list[_Waiting], error: Exception, *, is_bounded: bool) -> None:
+        """Bisect down to the verdict that another transaction blocks, and postpone it."""
         if len(batch) > 1:
             middle = len(batch) // 2
             part_ms = PART_LOCK_TIMEOUT_MS if is_bounded else None
@@ -215,8 +214,8 @@ class Finisher:
     async def _write_singly(
         self, batch: list[_Waiting], error: Exception, lock_timeout_ms: int | None
     ) -> None:
-        """A verdict that cannot be written must not take its neighbours with it. Its job is let go: nobody renews the
-        lease of a run that has no end, and the reaper takes it from there."""
+        """A verdict that Postgres refuses must not fail the others of its batch. Its claim is dropped: its lease is not
+        renewed any more, and the reaper takes the job."""
         if len(batch) > 1:
             for waiting in batch:
                 await self._write([waiting], lock_timeout_ms=lock_timeout_ms)
@@ -227,29 +226,29 @@ class Finisher:
             self._claimed_jobs.drop(waiting.held)
 
     def _postpone(self, waiting: _Waiting) -> None:
-        """Somebody has it locked: once more in a moment, for as long as its lease lasts."""
+        """Another transaction has it locked: retry after a pause, for as long as its lease lasts."""
         if not self._still_leased([waiting]):
             return
         waiting.is_alone = True
         loop = asyncio.get_running_loop()
-        self._postponed[waiting] = loop.call_later(waiting.pause_s, self._again, waiting)
+        self._postponed[waiting] = loop.call_later(waiting.pause_s, self._retry, waiting)
         waiting.pause_s = min(RETRY_MAX_S, waiting.pause_s * 2)
 
-    def _again(self, waiting: _Waiting) -> None:
+    def _retry(self, waiting: _Waiting) -> None:
         del self._postponed[waiting]
         self._add(waiting)
 
     def _still_leased(self, batch: Iterable[_Waiting]) -> list[_Waiting]:
         now_s = self._now_s()
-        kept: list[_Waiting] = []
+        leased: list[_Waiting] = []
         for waiting in batch:
             if waiting.held.lease_until_s > now_s:
-                kept.append(waiting)
+                leased.append(waiting)
             else:
                 job = waiting.held.job
                 log.error("jobs.result_lost", job_id=job.id, job_type=job.job_type)
                 self._claimed_jobs.drop(waiting.held)
-        return kept
+        return leased
 
     def _conclude(self, batch: Sequence[_Waiting], written: WrittenVerdicts) -> None:
         if written.postponed:
@@ -269,7 +268,7 @@ class Finisher:
 
 
 class _Queue:
-    """What waits to be written in one way, and the task that writes it while there is something."""
+    """Verdicts that wait for one kind of write, and the task that writes them while there are any."""
 
     def __init__(self, name: str, flush: Callable[[], Coroutine[Any, Any, None]], idle: asyncio.Event):
         self._name = name
@@ -293,5 +292,5 @@ class _Queue:
         return batch
 
     def put_back(self, batch: list[_Waiting]) -> None:
-        """Behind whatever came meanwhile."""
+        """Behind those that were added meanwhile."""
         self.waiting += batch

@@ -1,8 +1,8 @@
-"""The connections of handlers that open `jobs.transaction()`, apart from those of the application and of `submit`.
+"""The pool for handlers that open `jobs.transaction()`, apart from those of the application and of `submit`.
 
-What a handler holds open is its own affair: no type has more than half of the connections, so that whatever the jobs
-of one do, those of another find one. A handler that was given up on loses its connection with its slot: Postgres rolls
-its transaction back, and the next run does not cost one more.
+A handler may hold a transaction open for long: no type gets more than half of the pool, so that jobs of other types
+still find a connection. An abandoned handler loses its connection with its slot: Postgres rolls its transaction back,
+and the next run does not cost one more.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from trunkline.handlers import HandlerScope
 from trunkline.jobs.outbox import JobTransaction, Outbox
 from trunkline.store.database import Database
 
-# As many as jobs run at once, up to this: a Postgres has 100 by default, for everybody.
+# One per concurrent job, up to this: Postgres allows 100 connections by default, for all its clients.
 CONNECTIONS_MAX = 20
 WAIT_MAX_S = 5.0
 
@@ -33,7 +33,7 @@ class HandlerConnections:
 
     @asynccontextmanager
     async def transaction(self, outbox: Outbox, scope: HandlerScope) -> AsyncIterator[JobTransaction]:
-        """A transaction of this run. `PoolEmpty` if others of its type have all that the type may have."""
+        """A transaction of this run. `PoolEmpty` if other runs of its type use all connections of the type."""
         free = self._free[scope.name]
         try:
             async with asyncio.timeout(self._wait_max_s):
@@ -43,18 +43,18 @@ class HandlerConnections:
                 f"Jobs of type {scope.name} hold {self._share} transactions open, the most that one type may, and "
                 f"none ended within {self._wait_max_s:g} s."
             ) from error
-        given_back = False
+        is_released = False
 
-        def give_back() -> None:
-            nonlocal given_back
-            if not given_back:
-                given_back = True
+        def release() -> None:
+            nonlocal is_released
+            if not is_released:
+                is_released = True
                 free.release()
 
         try:
-            with scope.holding(give_back):
+            with scope.holding(release):
                 async with outbox.transaction(self._database) as work:
                     with scope.holding(work.tx.terminate):
                         yield work
         finally:
-            give_back()
+            release()

@@ -1,9 +1,9 @@
-"""What a worker remembers of the lanes it serves: which may have work, from where on to look, and when next.
+"""A worker's state of the lanes that it serves: which may have jobs, from which position to claim, and when next.
 
-Why there is a floor: claimed jobs leave dead entries at the front of the index, and while anybody holds an old
-snapshot nothing can remove them. A claim that starts at the front steps over all of them: 2 ms become 200. So each lane
-has a floor, and claims look from there. What ends up below a floor (a transaction that committed late, a row that was
-locked in passing) is named by its wakeup, and found by the next survey in any case.
+Why there is a floor: claimed jobs leave dead entries at the front of the index, and while any transaction holds an old
+snapshot, vacuum cannot remove them. A claim that starts at the front scans all of them: 2 ms become 200. So each lane
+has a floor, and claims start there. A job below the floor (of a transaction that committed late, or locked during the
+claim) is named by its wakeup, and found by the next poll in any case.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from trunkline.jobs import wakeups
 from trunkline.store.jobs import JobClaim, Lane, LanePosition, NextDue, Survey
 
-# How far below the moment of an empty look the floor stays: the usual length of a transaction that enqueues.
+# How far the floor stays before the time of an empty claim: the usual length of a transaction that enqueues.
 MARGIN = timedelta(seconds=0.5)
 # A key's row is locked for the length of a small transaction.
 BUSY_KEY_S = 0.02
 
 
-# Of so many looks one begins with the lane whose jobs have waited longest, however little urgent they are.
+# Every how many claims one begins with the lane whose jobs have waited longest, whatever their priority.
 AGEING_EVERY = 10
 
 
@@ -27,10 +27,10 @@ def lane_of(job: JobClaim) -> Lane:
 
 
 class LaneBook:
-    """All times in it are of the worker's own clock, but for places, which are Postgres'."""
+    """Times are of the worker's own clock, positions are of Postgres'."""
 
     def __init__(self, ahead_s: float = 0.0) -> None:
-        # How long before its moment a job without a concurrency key may be claimed.
+        # How long before it is due a job without a concurrency key may be claimed.
         self._ahead_s = ahead_s
         self._floors: dict[Lane, LanePosition] = {}
         self._hot: set[Lane] = set()
@@ -43,17 +43,17 @@ class LaneBook:
         wakeups.merge(self._woken, places.items())
 
     def surveyed(self, found: Iterable[Survey], now_s: float) -> None:
-        """A look at everything has found these. Like a wakeup it outlives a look that is under way."""
+        """The poller found these. Like a wakeup, they stay pending during a claim that is under way."""
         for survey in found:
             self._found[survey.lane] = (survey.first, self._look_s(survey.lane, now_s + survey.due_in_s))
 
     def hot(self, now_s: float, *, keyed: bool) -> dict[Lane, LanePosition]:
-        """Lanes that may have due jobs. Types take turns in being first; within a type urgent lanes come before others,
-        but for every tenth look, which begins with what has waited longest: nobody waits for ever."""
+        """Lanes that may have due jobs. Types take turns in being first; within a type lanes are in order of priority,
+        except in every tenth claim, which begins with the longest wait, so that no lane starves."""
         self._take_wakeups()
         self._take_found()
         for lane in [lane for lane, due_s in self._due_s.items() if due_s <= now_s and lane.keyed == keyed]:
-            # Its timer has done its work: one that stayed would keep a worker without room from sleeping.
+            # A timer that has fired and stayed would keep a worker without room from sleeping.
             del self._due_s[lane]
             self._hot.add(lane)
         lanes = [lane for lane in self._hot if lane.keyed == keyed]
@@ -72,7 +72,7 @@ class LaneBook:
         return bool(self._hot or self._woken or self._found)
 
     def claimed(self, jobs: Iterable[JobClaim]) -> None:
-        """There may be more: look on from the last one."""
+        """There may be more: the next claim starts at the last one."""
         for job in jobs:
             lane = lane_of(job)
             place = LanePosition(job.run_at, job.id)
@@ -80,7 +80,7 @@ class LaneBook:
                 self._floors[lane] = place
 
     def emptied(self, lanes: Iterable[NextDue], looked_at: datetime, now_s: float) -> None:
-        """Nothing was left in these lanes up to `looked_at`; what comes next in them was asked afterwards."""
+        """These lanes had no job left up to `looked_at`; their next due times were read afterwards."""
         for next_due in lanes:
             lane = next_due.lane
             self._floors[lane] = LanePosition(min(looked_at, next_due.seen_at) - MARGIN)
@@ -90,7 +90,7 @@ class LaneBook:
                 self._due_s[lane] = self._look_s(lane, now_s + next_due.due_in_s)
 
     def busy(self, lanes: Mapping[Lane, LanePosition], now_s: float) -> None:
-        """A concurrency key of theirs was just being changed: look again in a moment, from the same places."""
+        """Another transaction has one of their concurrency keys locked: retry shortly, from the same positions."""
         for lane, place in lanes.items():
             self._floors[lane] = place
             self._hot.discard(lane)
@@ -110,7 +110,7 @@ class LaneBook:
         self._woken.clear()
 
     def _take_found(self) -> None:
-        """A floor may only go down: it is of the moment in which the survey began, and claims have gone on since."""
+        """May only lower a floor: the positions are of the start of the poll, and claims have gone on since."""
         for lane, (first, due_s) in self._found.items():
             self._floors[lane] = min(first, self._floors.get(lane, first))
             self._due_s[lane] = min(due_s, self._due_s.get(lane, due_s))

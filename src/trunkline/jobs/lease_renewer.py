@@ -1,9 +1,8 @@
-"""Keeps the leases of held jobs, stops what runs too long or is no longer wanted, and writes progress down.
+"""Renews the leases of claimed jobs, stops jobs that run too long or were cancelled, and writes their progress.
 
-A lease that cannot be renewed ends here, on this process's own clock counted from before it was asked for, no later
-than in Postgres: what we cannot be sure to own we stop running. A row that is locked is not lost, whoever holds it: a
-handler that finishes its job early, in a transaction that it keeps open, or an application. Nobody can claim it or take
-it away meanwhile.
+A lease that cannot be renewed ends by this process's own clock, counted from before the request, no later than in
+Postgres: a job that may belong to another worker is stopped. A locked row is not lost, whether a handler that finished
+its job early in an open transaction or an application holds the lock: no other worker can claim it meanwhile.
 """
 
 from collections.abc import Callable
@@ -43,14 +42,14 @@ class LeaseRenewer(Loop):
         self._executor = executor
         self._claimant = claimant
         self._renew_s = renew_s
-        # How long a handler may still take that was told to stop.
+        # How long a cancelled handler may still run.
         self._cancel_grace_s = cancel_grace_s
-        # Until the next look at a row that is locked, and one that fails.
+        # How much longer the lease of a locked row counts: two more renewals.
         self._locked_grace_s = 3 * interval_s
         self._now_s = now_s
 
     async def run_once(self) -> int:
-        """How many leases were renewed."""
+        """Returns how many leases were renewed."""
         now_s = self._now_s()
         self._stop_overdue(now_s)
         self._executor.give_back(older_than_s=GIVE_BACK_AGE_S)
@@ -60,7 +59,7 @@ class LeaseRenewer(Loop):
         return renewed
 
     async def check_cancelled(self) -> None:
-        """Somebody cancelled a job: the answer to a renewal says whether it is one of ours."""
+        """A job was cancelled: the reply to a renewal says whether this worker has it."""
         await self.renew([held for held in self._claimed_jobs if held.task is not None])
 
     async def renew_all(self) -> int:
@@ -69,33 +68,33 @@ class LeaseRenewer(Loop):
     async def renew(self, due: list[ClaimedJob]) -> int:
         if not due:
             return 0
-        asked_s = self._now_s()
+        requested_s = self._now_s()
         async with self._database.connection() as conn:
-            kept = await jobs.renew(conn, {h.job.id: h.job.fence for h in due}, self._claimant)
+            renewals = await jobs.renew(conn, {h.job.id: h.job.fence for h in due}, self._claimant)
         for held in due:
-            renewal = kept.get(held.job.id)
+            renewal = renewals.get(held.job.id)
             if renewal is None:
                 self._lost(held)
                 continue
             if renewal.is_renewed:
-                held.renewed_s, held.lease_until_s = asked_s, asked_s + self._claimant.lease_s
+                held.renewed_s, held.lease_until_s = requested_s, requested_s + self._claimant.lease_s
             else:
-                # Asked about again at the next look: while somebody has it locked nobody can take it from us.
-                held.lease_until_s = max(held.lease_until_s, asked_s + self._locked_grace_s)
+                # Renewed at the next run: while its row is locked no other worker can claim it.
+                held.lease_until_s = max(held.lease_until_s, requested_s + self._locked_grace_s)
             if renewal.is_to_cancel:
                 held.stop(StopReason.CANCELLED)
-        return len(kept)
+        return len(renewals)
 
     def _stop_overdue(self, now_s: float) -> None:
         for held in self._executor.running:
             if held.stop_reason is not None:
-                self._abandon_if_it_goes_on(held, now_s)
+                self._abandon_after_grace(held, now_s)
             elif held.lease_until_s <= now_s:
                 held.stop(StopReason.LEASE_LOST)
             elif now_s - held.started_s > self._registry.policy(held.job.job_type).timeout_s:
                 held.stop(StopReason.TIMEOUT)
 
-    def _abandon_if_it_goes_on(self, held: ClaimedJob, now_s: float) -> None:
+    def _abandon_after_grace(self, held: ClaimedJob, now_s: float) -> None:
         if held.stop_seen_s is None:
             held.stop_seen_s = now_s
         elif now_s - held.stop_seen_s >= self._cancel_grace_s:
@@ -108,7 +107,7 @@ class LeaseRenewer(Loop):
             )
             held.stop(StopReason.LEASE_LOST)
         else:
-            # Not begun: it will not be. Or ended meanwhile, and its row is gone because that was written.
+            # It had not begun, and will not. Or it ended meanwhile, and its row is gone with the verdict.
             self._claimed_jobs.drop(held)
 
     async def _report(self) -> None:

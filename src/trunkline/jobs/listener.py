@@ -1,7 +1,7 @@
-"""Hears wakeups: LISTEN on a connection of its own, past any pooler, made anew whenever it breaks.
+"""Receives wakeups: LISTEN on a connection of its own, past any pooler, reconnected whenever it breaks.
 
-Each new connection begins with a look at everything, because nobody knows what was said while we were deaf. A
-half-open connection is silent like a quiet evening, so we speak on it now and then.
+Each new connection begins with a poll, for the wakeups that were lost meanwhile. A half-open connection looks like an
+idle one, so the listener sends a query on it every 10 s.
 """
 
 import asyncio
@@ -43,17 +43,17 @@ class Listener(Loop):
         self.listening = asyncio.Event()
 
     async def run_once(self) -> int:
-        """One life of the connection."""
+        """One connection, until it breaks."""
         self._broken.clear()
         connection = await connect_single(
             self._url, application_name="trunkline listener", timeout_s=CONNECT_TIMEOUT_S
         )
         try:
             connection.add_termination_listener(self._ended)
-            await connection.add_listener(wakeups.CHANNEL, self._heard)
+            await connection.add_listener(wakeups.CHANNEL, self._on_notification)
             self.listening.set()
             self._on_wakeup(None)
-            await self._keep(connection)
+            await self._listen(connection)
         finally:
             self.listening.clear()
             connection.terminate()
@@ -63,7 +63,7 @@ class Listener(Loop):
         super().stop()
         self._broken.set()
 
-    async def _keep(self, connection: SingleConnection) -> None:
+    async def _listen(self, connection: SingleConnection) -> None:
         while not self._broken.is_set():
             try:
                 async with asyncio.timeout(ALIVE_EVERY_S):
@@ -83,7 +83,7 @@ class Listener(Loop):
     def _ended(self, _connection: object) -> None:
         self._broken.set()
 
-    def _heard(self, _connection: object, pid: int, channel: str, payload: Any) -> None:
+    def _on_notification(self, _connection: object, pid: int, channel: str, payload: Any) -> None:
         metrics.JOB_NOTIFICATIONS_RECEIVED.labels(channel).inc()
         if payload == wakeups.CANCELLED:
             self._on_cancel()

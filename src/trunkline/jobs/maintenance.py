@@ -1,6 +1,6 @@
-"""Keeps the outbox small and its counts true: vacuum, retention, concurrency keys, the depth of the queue.
+"""Maintains the outbox: vacuum, retention, counts of concurrency keys, the depth of the queue.
 
-Every worker does it, since each step is safe to do twice and skips what another is busy with.
+Every worker runs it: each step is idempotent and skips rows that another worker has locked.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class JobMaintenanceLimits:
     dead_s: float = 30 * 86400.0
     depth_every_s: float = 15.0
     forget_every_s: float = 60.0
-    # Autovacuum looks once a minute; at 1,000 jobs a second that is 120,000 dead rows.
+    # Autovacuum runs once a minute; at 1,000 jobs per second that leaves 120,000 dead rows.
     vacuum_every_s: float = 10.0
     vacuum_from: int = 10_000
 
@@ -53,7 +53,7 @@ class JobMaintenance(Loop):
         self._after_key = FIRST_KEY
 
     async def run_once(self) -> int:
-        """How many rows were put right or put away."""
+        """Returns how many rows were corrected or removed."""
         changed = await self.recount_keys()
         if self._is_due("depth", self._limits.depth_every_s):
             await self.measure_depth()
@@ -64,7 +64,7 @@ class JobMaintenance(Loop):
         return changed
 
     async def recount_keys(self) -> int:
-        """One page of keys; the next run goes on behind it."""
+        """One page of keys; the next run continues behind it."""
         async with self._database.transaction() as tx:
             keys = await job_upkeep.lock_keys(tx, self._after_key, PAGE)
             wrong, unparked = await job_upkeep.recount_keys(tx, keys, self._registry.running_max)
@@ -79,11 +79,11 @@ class JobMaintenance(Loop):
             states = await job_admin.types(conn, [job_type.name for job_type in self._registry])
             dead = await job_admin.dead_letters(conn)
         metrics.set_exactly(metrics.JOB_QUEUE_DEPTH, {state.job_type: state.pending for state in states})
-        # Of types that no process knows any more too: somebody has to look at them.
+        # Including types that no process declares any more: an operator has to see them.
         metrics.set_exactly(metrics.JOB_DEAD_LETTERS, dict.fromkeys((s.job_type for s in states), 0) | dead)
 
     async def vacuum(self) -> int:
-        """Only the owner of the table may. Where we are not, autovacuum has to do."""
+        """Only the owner of the table may vacuum it. For another role autovacuum has to do."""
         async with self._database.checkout.lend() as conn:
             dead = await job_upkeep.dead_rows(conn)
             if dead < self._limits.vacuum_from:
@@ -101,9 +101,9 @@ class JobMaintenance(Loop):
             history_before = now - timedelta(seconds=self._limits.history_s)
             count = await job_upkeep.forget_progress(conn)
             while (
-                found := await job_upkeep.forget_history(conn, history_before, FORGET_MAX)
+                removed := await job_upkeep.forget_history(conn, history_before, FORGET_MAX)
             ) and not self.stopping:
-                count += found
+                count += removed
             dead_before = now - timedelta(seconds=self._limits.dead_s)
             return count + await job_upkeep.forget_dead(conn, dead_before, FORGET_MAX)
 

@@ -1,7 +1,7 @@
-"""Wakes workers after a commit: at once those of this process, by NOTIFY those of others.
+"""Wakes workers after a commit: those of this process directly, those of others by NOTIFY.
 
-NOTIFY takes a lock of the whole database at commit, so it never rides on a commit that somebody waits for. It is sent
-on a connection of its own, and wakeups that come while one is on its way go with the next.
+NOTIFY takes a database-wide lock at commit, so it is never part of a caller's transaction. The notifier sends it on a
+connection of its own, and wakeups that come in during a send go with the next.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from trunkline.telemetry import get_logger
 log = get_logger(__name__)
 
 _SQL = Area("jobs")
-# The least time between two: beyond it workers are busy anyway, and look again by themselves.
+# The minimum time between two sends: at a higher rate workers are busy anyway, and claim again by themselves.
 GAP_S = 0.002
 TIMEOUT_S = 2.0
-# A listener that cannot be told looks for itself within a second, so a wakeup is not kept for better times.
+# A worker that gets no wakeup polls within a second, so wakeups are dropped while the connection is down.
 RECONNECT_AFTER_S = 1.0
 
 Listen = Callable[[wakeups.Places | None], None]
@@ -34,27 +34,27 @@ class JobNotifier:
         self._url = direct_url
         self._connection: SingleConnection | None = None
         self._places: wakeups.Places = {}
-        self._words: set[str] = set()
+        self._messages: set[str] = set()
         self._flusher: asyncio.Task[None] | None = None
         self._listeners: list[Listen] = []
         self._silent_until_s = 0.0
 
     @property
     def pid(self) -> int | None:
-        """Of the server's process that sends our wakeups: its notifications tell us nothing new."""
+        """The server process that sends this notifier's wakeups: the listener of this process ignores them."""
         return self._connection.get_server_pid() if self._connection is not None else None
 
     async def warm(self) -> None:
-        """Connect now, so that the first wakeup need not."""
+        """Connect now, so that the first wakeup does not have to."""
         if self._url is not None:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self._connected()
             except CANNOT_CONNECT as error:
-                self._lose(error)
+                self._disconnect(error)
 
-    def tell(self, listener: Listen) -> None:
-        """Also tell somebody in this process, without a way over the network."""
+    def add_listener(self, listener: Listen) -> None:
+        """Wake a worker of this process directly, without the network."""
         self._listeners.append(listener)
 
     def wake(self, *jobs: Inserted) -> None:
@@ -71,9 +71,9 @@ class JobNotifier:
         wakeups.merge(self._places, new.items())
         self._flush_soon()
 
-    def say(self, word: str) -> None:
-        """Something for every worker that is not about a lane."""
-        self._words.add(word)
+    def broadcast(self, message: str) -> None:
+        """Send every worker a message that is not about a lane."""
+        self._messages.add(message)
         self._flush_soon()
 
     async def close(self) -> None:
@@ -87,14 +87,14 @@ class JobNotifier:
             self._flusher = asyncio.create_task(self._flush(), name="notifier")
 
     async def _flush(self) -> None:
-        while self._places or self._words:
-            payloads = [*self._words, *wakeups.encode(self._places)]
-            self._places, self._words = {}, set()
+        while self._places or self._messages:
+            payloads = [*self._messages, *wakeups.encode(self._places)]
+            self._places, self._messages = {}, set()
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self._send(payloads)
             except CANNOT_CONNECT as error:
-                self._lose(error)
+                self._disconnect(error)
             await asyncio.sleep(GAP_S)
 
     async def _send(self, payloads: list[str]) -> None:
@@ -109,7 +109,7 @@ class JobNotifier:
             self._connection = await connect_single(self._url, application_name="trunkline notifier")
         return self._connection
 
-    def _lose(self, error: BaseException) -> None:
+    def _disconnect(self, error: BaseException) -> None:
         log.warning("jobs.wakeup_lost", channel=wakeups.CHANNEL, error=describe(error))
         self._silent_until_s = asyncio.get_running_loop().time() + RECONNECT_AFTER_S
         if self._connection is not None:

@@ -1,12 +1,12 @@
-"""The way in: a job is enqueued in the transaction of the change that it follows from. Both happen, or neither does.
+"""Enqueues a job in the transaction of the change that it follows from. Both are committed, or neither is.
 
     async with database.transaction() as tx:
         await leads.finish(tx, …)
         job = await outbox.enqueue(tx, DELIVER_WEBHOOK, payload)
     outbox.wake(job)
 
-The wakeup comes after the commit. Who forgets it waits for a second. `transaction` remembers it, and `submit` is for a
-job that follows from nothing else.
+The wakeup comes after the commit; without it the poller finds the job within a second. `transaction` sends it by
+itself, and `submit` is for a job that follows from no other change.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -25,7 +25,7 @@ from trunkline.store.tenants import PLATFORM, Tenant
 
 P = TypeVar("P")
 
-# From so many jobs on COPY is faster than INSERT.
+# From this many jobs on COPY is faster than INSERT.
 COPY_MIN = 20
 # Bounds one statement; a larger batch is several.
 CHUNK = 5000
@@ -50,8 +50,8 @@ class Outbox:
         max_attempts: int | None = None,
         tenant: Tenant = PLATFORM,
     ) -> Inserted:
-        """Enqueue one job, or find the tenant's pending one with the same unique key. `InvalidJob` if it cannot be,
-        `NotInTransaction` if nothing that the caller does is one with it."""
+        """Enqueue one job, or find the tenant's pending one with the same unique key. Raises `InvalidJob`, or
+        `NotInTransaction` outside a transaction."""
         check_in_transaction(tx)
         return await self._enqueue(
             tx,
@@ -105,7 +105,7 @@ class Outbox:
         self.wake(*transaction.enqueued)
 
     async def _insert(self, tx: Connection, new: list[NewJob]) -> list[Inserted]:
-        """All in one order of unique keys, also over several statements: it is the order of their locks."""
+        """Sorted by unique key, also across statements: that is the order of their locks."""
         first: dict[object, NewJob] = {}
         for job in new:
             first.setdefault(_identity(job), job)
@@ -119,7 +119,7 @@ class Outbox:
 
 
 class JobTransaction:
-    """A transaction, and what was enqueued in it."""
+    """A transaction, and the jobs that were enqueued in it."""
 
     def __init__(self, outbox: Outbox, tx: Connection):
         self.tx = tx
@@ -138,8 +138,8 @@ class JobTransaction:
 
 
 def check_in_transaction(tx: Connection) -> None:
-    """Outside of a transaction a job is committed by itself: it runs, whatever becomes of what it was to follow from.
-    So it is with a session whose driver begins at its first statement, and this is it."""
+    """Outside a transaction the job is committed by itself, and runs even if the change that it follows from fails. A
+    session whose driver begins a transaction with its first statement is outside too, if this is the first."""
     if not tx.is_in_transaction():
         raise NotInTransaction(
             "The connection is in no transaction, so the job would run even if the caller's work is rolled back. Begin "
@@ -152,5 +152,5 @@ def _identity(job: NewJob) -> object:
 
 
 def _lock_order(job: NewJob) -> tuple[str, ...]:
-    """As `insert` sorts the jobs of one statement."""
+    """The order in which `insert` sorts the jobs of one statement."""
     return job.job_type, job.unique_key or "", job.reseller_id or "", job.merchant_id or "", str(job.id)

@@ -1,4 +1,4 @@
-"""What a handler may say of its run, and what follows. Pure: no clock, no database.
+"""The outcomes that a handler may return, and the verdicts that follow. Pure: no clock, no database.
 
 return Done({"rows": 812})        finished, with a result
 return Snooze(60)                 not yet; does not count as a run
@@ -15,14 +15,14 @@ import msgspec
 
 from trunkline.store.jobs import Death, End, JobClaim, ReturnedClaim
 
-# The source's table: how long to wait after the first, second and third failure. After the fourth it is over.
+# The source's table: the wait after the first, second and third failure. The fourth makes a dead letter.
 BACKOFF_S: tuple[float, ...] = (0.0, 30.0, 300.0)
 
 RESULT_BYTES_MAX = 256 * 1024
 CODE_MAX = 50
 MESSAGE_MAX = 2000
 DELAY_MAX_S = 10 * 365 * 86400.0
-# How often a job is offered to workers of another version, and for how long.
+# The interval at which a job with an unreadable payload is offered to other workers, and for how long.
 UNREADABLE_WAIT_S = 10.0
 UNREADABLE_MAX = timedelta(days=1)
 
@@ -49,7 +49,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`retry_in_s` overrules the table; `final` makes it a dead letter at once."""
+    """`retry_in_s` overrides the table; `final` makes the job a dead letter at once."""
 
     code: str
     message: str = ""
@@ -63,12 +63,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """Not begun, or stopped by us: it waits again. Said by the worker, never by a handler."""
+    """Not begun, or stopped by the worker: it waits again. Made by the worker, never by a handler."""
 
     counted: bool
     reason: str | None = None
     message: str | None = None
-    # None: at its old place.
+    # None: at its old position.
     delay_s: float | None = None
 
 
@@ -78,16 +78,16 @@ JobVerdict = End | ReturnedClaim | Death
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How jobs of a type are run, and how they are tried again."""
+    """How jobs of a type run, and how they are retried."""
 
     backoff_s: tuple[float, ...] = BACKOFF_S
-    # All runs counted. By default as many as the table has waits, and one more.
+    # Counts all runs. By default as many as the table has waits, and one more.
     max_attempts: int | None = None
     priority: int = 50
     # How many jobs may run at a time under one concurrency key.
     per_key: int = 1
     timeout_s: float = 600.0
-    # A share of each wait that is added at random, so that what failed together does not return together.
+    # The largest share of each wait that is added at random, so that jobs that failed together do not retry together.
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Policy:
 
 
 def verdict(job: JobClaim, policy: Policy, outcome: Outcome | GivenBack) -> JobVerdict:
-    """What to write of a run."""
+    """The verdict to write for the outcome of a run."""
     match outcome:
         case Done(result=None):
             return End(job.id, job.fence)
@@ -128,7 +128,7 @@ def verdict(job: JobClaim, policy: Policy, outcome: Outcome | GivenBack) -> JobV
 def failure(
     job_id: Any, fence: int, attempt: int, max_attempts: int, policy: Policy, failed: Failed
 ) -> ReturnedClaim | Death:
-    """Again after a while, or never again."""
+    """A retry after a wait, or a dead letter."""
     code, message = clean(failed.code, CODE_MAX), clean(failed.message, MESSAGE_MAX)
     if failed.final or attempt >= max_attempts:
         return Death(job_id, fence, code, message)
@@ -136,41 +136,40 @@ def failure(
     return ReturnedClaim(job_id, fence, wait_s, True, code, message)
 
 
-def understood(said: object) -> Outcome:
-    """What a handler returned. Nothing means done; what is no outcome is a mistake that another run would repeat."""
-    match said:
+def to_outcome(returned: object) -> Outcome:
+    """None means done; another value that is no outcome is a bug that a retry would repeat."""
+    match returned:
         case None:
             return Done()
         case Done() | Snooze() | Cancel() | Failed():
-            return said
+            return returned
         case _:
-            message = (
-                f"The handler returned {type(said).__name__}; allowed: Done, Snooze, Cancel, Failed or None"
-            )
+            name = type(returned).__name__
+            message = f"The handler returned {name}; allowed: Done, Snooze, Cancel, Failed or None"
             return Failed("bad_outcome", message, final=True)
 
 
 def unreadable(job: JobClaim, message: str, now: datetime) -> Failed | GivenBack:
     """A payload that this version cannot read was probably written by a newer one, whose workers are being rolled out:
-    it waits for one of those, and no run is counted. What nobody could read for a day is a dead letter."""
+    it waits for one of those, and the run does not count. Unread for a day, it becomes a dead letter."""
     if now - job.created_at > UNREADABLE_MAX:
         return Failed("bad_payload", message, final=True)
     return GivenBack(False, "bad_payload", clean(message, MESSAGE_MAX), UNREADABLE_WAIT_S)
 
 
 def from_exception(error: BaseException) -> Failed:
-    """An error may bring its own code; else it is known by its class."""
+    """The code is the error's attribute `code`, or else the name of its class."""
     code = getattr(error, "code", None)
     return Failed(code if isinstance(code, str) and code else type(error).__name__, str(error))
 
 
 def clean(text: str, length_max: int) -> str:
-    """As Postgres takes it: without NUL and lone surrogates, and bounded."""
+    """Text that Postgres accepts: without NUL and lone surrogates, and bounded."""
     return str(text)[:length_max].replace("\x00", "�").encode("utf-8", "replace").decode()
 
 
 def _check_delay(delay_s: float) -> None:
-    """Here, so that the handler's own traceback names the line."""
+    """Checked here, so that the handler's own traceback names the line."""
     if not delay_s <= DELAY_MAX_S:
         raise ValueError(f"{delay_s} s is no time to wait; allowed: up to {DELAY_MAX_S:g} s")
 

@@ -1,8 +1,8 @@
-"""Looks at everything, once a second: the scan at the start, and what finds a job whose wakeup was lost.
+"""Polls all lanes once a second: the scan at the start, and the way to find a job whose wakeup was lost.
 
-Beside the claims and never in their way: an outbox full of dead rows makes a poll slow, and what a wakeup
-names meanwhile is claimed all the same. Polls take at most 5 % of the time, so that such an outbox is not made worse;
-one that was slow because the machine was is no reason to poll less often.
+It runs beside the claims and never blocks them: an outbox full of dead rows makes a poll slow, while the worker claims
+what wakeups name. Polls take at most 5 % of the time, so that they do not load such an outbox further; a poll that was
+slow because the machine was does not count.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from trunkline.store import jobs
 from trunkline.store.database import Database
 from trunkline.store.jobs import Survey
 
-REMEMBERED = 3
+SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PollLimits:
     probe_s: float = 1.0
-    # A look is never put off for longer than this.
+    # The longest interval between two polls.
     poll_s: float = 30.0
     share_max: float = 0.05
 
@@ -45,23 +45,23 @@ class Poller(Loop):
         self._limits = limits
         self._now_s = now_s
         self._on_found = on_found
-        self._costs_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._costs_s: deque[float] = deque(maxlen=SAMPLES)
         self._wanted = asyncio.Event()
 
-    def look_now(self) -> None:
-        """There may be something, and nobody knows where."""
+    def poll_now(self) -> None:
+        """There may be a due job in any lane."""
         self._wanted.set()
 
     async def run_once(self) -> int:
-        """How many lanes have a waiting job."""
+        """Returns how many lanes have a waiting job."""
         self._wanted.clear()
         started_s = self._now_s()
         async with self._database.connection() as conn:
-            found = await jobs.survey(conn, self._registry.runnable)
+            surveys = await jobs.survey(conn, self._registry.runnable)
         now_s = self._now_s()
         self._costs_s.append(now_s - started_s)
-        self._on_found(found, now_s)
-        return len(found)
+        self._on_found(surveys, now_s)
+        return len(surveys)
 
     async def wait(self) -> None:
         try:
@@ -72,6 +72,6 @@ class Poller(Loop):
 
 
 def wait_s(costs_s: Sequence[float], limits: PollLimits) -> float:
-    """By the cheapest of the last few looks: all of them are dear only if the outbox makes them so."""
-    cost_s = min(costs_s) if len(costs_s) == REMEMBERED else 0.0
+    """By the cheapest of the last polls: all of them are expensive only if the outbox makes them so."""
+    cost_s = min(costs_s) if len(costs_s) == SAMPLES else 0.0
     return min(limits.poll_s, max(limits.probe_s, cost_s / limits.share_max))

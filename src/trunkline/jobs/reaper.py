@@ -1,8 +1,8 @@
-"""Finds jobs whose worker is gone. A lost lease counts as a run that failed: by the table, or for good.
+"""Takes jobs from workers that are gone. A lost lease counts as a failed run: a retry by the table, or a dead letter.
 
-Each worker runs one; a job is locked by whoever finds it first. It looks from where the last look ended, because
-finished jobs leave their dead entries in this index too, and at everything now and then. It waits for nobody: a job
-that an open transaction holds up is left for later, and the others are taken.
+Each worker runs a reaper; the first that finds a job locks it. A run scans from where the last one ended, because
+finished jobs leave dead entries in this index too, and every 30 s it scans everything. It waits for no lock: a job that
+an open transaction blocks is left for later, and the others are taken.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from trunkline.telemetry import get_logger, metrics
 log = get_logger(__name__)
 
 BATCH_MAX = 500
-# Jobs with unique keys that go back in one transaction.
+# Jobs with unique keys that are returned in one transaction.
 PAGE = 50
-# How long one run takes such jobs back before it goes on.
+# How long one run returns such jobs before it ends.
 CONTENDED_TURN_S = 0.5
-# When a job is tried again that an open transaction holds up.
-HELD_UP_S = 2.0
-# How long statements may be under way that began before the clock was set.
+# When a job that an open transaction blocks is tried again.
+BLOCKED_RETRY_S = 2.0
+# How long statements may run that began before the clock was set.
 SETTLE_S = 10.0
-LOOK_AT_ALL_S = 30.0
-# Leases always end in the future of the moment that writes them; a slow commit is covered by this much.
+FULL_SCAN_S = 30.0
+# A lease always ends later than it was written; this covers a slow commit.
 MARGIN = timedelta(seconds=60)
 
 
@@ -61,9 +61,9 @@ class Reaper(Loop):
         self._lease_s = lease_s
         self._on_clock_forward = on_clock_forward
         self._since: datetime = BEGINNING
-        self._look_at_all_s = 0.0
-        # Jobs that an open transaction holds up, and when each is tried again.
-        self._held_up: dict[UUID, float] = {}
+        self._full_scan_s = 0.0
+        # Jobs that an open transaction blocks, and when each is tried again.
+        self._blocked: dict[UUID, float] = {}
         self._jumps = ClockJumps()
         self._not_before_s = 0.0
         self._unsettled_until_s = 0.0
@@ -71,13 +71,13 @@ class Reaper(Loop):
         self._has_looked_back = False
 
     async def run_once(self) -> int:
-        """How many jobs were taken from workers that are gone."""
+        """Returns how many jobs were taken from workers that are gone."""
         now_s = asyncio.get_running_loop().time()
-        if now_s >= self._look_at_all_s:
-            self._since, self._look_at_all_s = BEGINNING, now_s + LOOK_AT_ALL_S
-            self._held_up = {job: again_s for job, again_s in self._held_up.items() if again_s > now_s}
-        await self._watch_the_clock()
-        # Leases that the jump alone ended are their owners' to renew.
+        if now_s >= self._full_scan_s:
+            self._since, self._full_scan_s = BEGINNING, now_s + FULL_SCAN_S
+            self._blocked = {job: again_s for job, again_s in self._blocked.items() if again_s > now_s}
+        await self._check_clock()
+        # Leases that ended only by the jump of the clock are left to their owners to renew.
         jump_s = self._jumps.forward_most_s if now_s < self._not_before_s else 0.0
         async with self._database.transaction() as tx:
             now = await jobs.now(tx)
@@ -86,41 +86,41 @@ class Reaper(Loop):
             verdicts = {job: self._failed(job) for job in expired}
             contended = [job for job in expired if may_wait(verdicts[job], job.unique_key)]
             written = await self._write(tx, [v for job, v in verdicts.items() if job not in contended])
-        taken = self._tell([job for job in expired if job not in contended], written)
+        taken = self._publish([job for job in expired if job not in contended], written)
         turn_ends_s = asyncio.get_running_loop().time() + CONTENDED_TURN_S
-        for page in _pages([job for job in contended if now_s >= self._held_up.get(job.id, 0.0)]):
-            # What is left for the next run must not keep that from others whose worker is gone.
+        for page in _pages([job for job in contended if now_s >= self._blocked.get(job.id, 0.0)]):
+            # Bounded: contended jobs must not delay the next run, and with it jobs of other workers that are gone.
             if asyncio.get_running_loop().time() < turn_ends_s:
                 taken += await self._take_contended(page)
         if taken == len(expired):
             if len(expired) < BATCH_MAX:
                 self._since = now - MARGIN
         elif len(expired) == BATCH_MAX:
-            # What somebody holds up must not hide what lies behind it. The look at everything comes back to it.
+            # Blocked jobs must not hide the jobs behind them. The full scan comes back to them.
             self._since = expired[-1].lease_expires_at
         return taken
 
     async def _take_contended(
         self, expired: list[Expired], lock_timeout_ms: int = CONTENDED_LOCK_TIMEOUT_MS
     ) -> int:
-        """Jobs that go back under a unique key, which an open transaction may have just taken: apart from the others,
-        and by halves, until the one is found that has to wait."""
+        """Return jobs under a unique key that an open transaction may have just inserted: apart from the others, and
+        bisected down to the one that has to wait."""
         try:
             async with self._database.transaction() as tx:
                 await jobs.limit_waiting(tx, lock_timeout_ms)
-                # Its owner may have come back since.
+                # Their owners may have renewed them since.
                 still = await jobs.lock_expired(tx, BEGINNING, len(expired), [job.id for job in expired])
                 written = await self._write(tx, [self._failed(job) for job in still])
         except CONTENTION:
             if len(expired) == 1:
-                self._held_up[expired[0].id] = asyncio.get_running_loop().time() + HELD_UP_S
+                self._blocked[expired[0].id] = asyncio.get_running_loop().time() + BLOCKED_RETRY_S
                 return 0
             middle = len(expired) // 2
             halves = expired[:middle], expired[middle:]
             return sum([await self._take_contended(half, PART_LOCK_TIMEOUT_MS) for half in halves])
-        return self._tell(still, written)
+        return self._publish(still, written)
 
-    def _tell(self, expired: list[Expired], written: WrittenVerdicts) -> int:
+    def _publish(self, expired: list[Expired], written: WrittenVerdicts) -> int:
         self._notifier.wake_lanes(written.places)
         taken = [job for job in expired if job.id not in written.postponed]
         _record(taken, written)
@@ -141,16 +141,16 @@ class Reaper(Loop):
             Failed("lease_lost", f"{job.locked_by} did not renew its lease"),
         )
 
-    async def _watch_the_clock(self) -> None:
-        """A server whose clock was set forward ends every lease at once: their owners renew them first. One whose clock
-        was set back would keep leases and waiting jobs for as long as the jump was."""
+    async def _check_clock(self) -> None:
+        """If the server's clock was set forward, all leases end at once: their owners renew them first. If it was set
+        back, leases and waiting jobs would last longer by the jump."""
         loop = asyncio.get_running_loop()
-        asked_s = loop.time()
+        requested_s = loop.time()
         async with self._database.connection() as conn:
             now = await jobs.now(conn)
-        jump_s = self._jumps.note(now, asked_s, loop.time())
+        jump_s = self._jumps.note(now, requested_s, loop.time())
         if not self._has_looked_back:
-            # It may have been set back while no worker ran.
+            # The clock may have been set back while no worker ran.
             await self._follow_clock_back(None)
             self._has_looked_back = True
         if jump_s:
@@ -158,12 +158,12 @@ class Reaper(Loop):
             self._unsettled_until_s = loop.time() + max(SETTLE_S, self._lease_s)
             self._went_back_s = max(0.0, -jump_s)
             if jump_s > 0:
-                # Every worker notices within one look, and renews what it has.
+                # Every worker detects the jump within one run, and renews its leases.
                 self._not_before_s = loop.time() + 1.5 * self.interval_s
                 if self._on_clock_forward is not None:
                     await self._on_clock_forward()
         if loop.time() < self._unsettled_until_s:
-            # Statements that were under way still write times of the old clock: so it is looked at again for a while.
+            # Statements that began before the jump still write times of the old clock: keep scanning everything.
             self._since = BEGINNING
             if self._went_back_s:
                 await self._follow_clock_back(self._went_back_s)

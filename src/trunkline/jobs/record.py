@@ -1,4 +1,4 @@
-"""Tells of finished runs, in metrics and in the log lines that the operators of the source know."""
+"""Records finished runs in metrics and in log lines, whose events are those of the source documents."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -18,20 +18,20 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class WrittenVerdicts:
-    """What became of a batch of verdicts, and the places at which jobs wait because of it."""
+    """The result of writing a batch of verdicts, and the positions at which jobs wait because of it."""
 
     ended: list[EndedJob] = field(default_factory=list)
     returned: list[Returned] = field(default_factory=list)
     buried: list[EndedJob] = field(default_factory=list)
     places: list[tuple[Lane, datetime]] = field(default_factory=list)
-    # Somebody else has locked these, or their concurrency keys: nothing was written of them yet.
+    # Another transaction has these or their concurrency keys locked: they are not written yet.
     postponed: set[UUID] = field(default_factory=set)
 
 
 def record(
     batch: Mapping[ClaimedJob, JobVerdict], written: WrittenVerdicts, *, retried: Collection[ClaimedJob]
 ) -> None:
-    """Of what was retried and is not found it is not said that it was lost: the first try may have written it."""
+    """A retried verdict whose job is missing does not count as a lost lease: the first try may have written it."""
     outcomes = {e.id: "" for e in written.ended} | {e.id: "" for e in written.buried}
     outcomes |= {r.id: r.outcome or "" for r in written.returned}
     counts: Counter[tuple[str, str]] = Counter()
@@ -74,8 +74,8 @@ def _log(bound: FilteringBoundLogger, held: ClaimedJob, verdict: JobVerdict, sta
             duration_ms=round(held.duration_s * 1000),
         )
     elif isinstance(verdict, ReturnedClaim | Death) and status in ("failed", "dead"):
-        say = bound.error if status == "dead" else bound.warning
-        say(
+        log_at_level = bound.error if status == "dead" else bound.warning
+        log_at_level(
             "job_failed",
             job_id=job.id,
             job_type=job.job_type,

@@ -1,10 +1,11 @@
 """Recurring jobs: each tick is enqueued once, however many processes are running.
 
-The guard is the schedule's row. Its next tick moves in the transaction that enqueues the job, so a second process finds
-it moved, and a crash leaves neither. Ticks that passed while nobody ran are one: the job runs once, and then on time.
+The guard is the schedule's row. The transaction that enqueues the job also advances the next tick, so a second process
+finds it advanced, and a crash leaves neither. Ticks that passed while no process ran count as one: the job runs once,
+and then on time.
 
-A tick that is further away than the rule allows was written before the server's clock was set back, and comes when the
-rule says. The tick that was enqueued last is not enqueued again, so that a small correction repeats nothing.
+A tick that is further away than the rule allows was written before the server's clock was set back; it is moved to the
+time of the rule. The tick that was enqueued last is not enqueued again, so a small correction repeats nothing.
 """
 
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ class Scheduler(Loop):
         self._outbox = outbox
         self._schedules = {schedule.name: schedule for schedule in schedules}
         assert len(self._schedules) == len(schedules), "two schedules of one name"
-        # A wrong rule is a mistake of the program: it is found when the program starts, not when the tick is due.
+        # A wrong rule is a bug of the program: raise it at the start, not when the tick is due.
         for schedule in schedules:
             parse_rule(schedule.rule, schedule.timezone)
             schedule.job_type.encode(schedule.payload)
@@ -73,7 +74,7 @@ class Scheduler(Loop):
         self._due_in_s: float | None = None
 
     async def run_once(self) -> int:
-        """Enqueue what is due; how many ticks that were."""
+        """Enqueue the jobs of due ticks. Returns how many."""
         if not self._schedules:
             return 0
         async with self._outbox.transaction(self._database) as work:
@@ -89,7 +90,7 @@ class Scheduler(Loop):
 
     async def wait(self) -> None:
         due_in_s = WAIT_MAX_S if self._due_in_s is None else self._due_in_s
-        # Not at once: a tick that is due already is in the hands of another process.
+        # At least 20 ms: another process is enqueueing a tick that is still due.
         await self.pause(min(WAIT_MAX_S, max(0.02, due_in_s)))
 
     async def _register(self, tx: Connection) -> None:
@@ -128,6 +129,6 @@ def _next_by_rule(tick: NextTick) -> datetime:
     try:
         rule = parse_rule(tick.rule, tick.timezone)
     except InvalidJob:
-        return tick.next_at  # of a newer version, which keeps it itself
+        return tick.next_at  # written by a newer version, which maintains it
     next_at = rule.after(tick.now)
     return rule.after(next_at) if next_at == tick.last_at else next_at

@@ -1,12 +1,12 @@
-"""Job types: their names, what their payloads look like, how they are tried, and who runs them.
+"""Job types: their names, payload types, policies and handlers.
 
     @job("send_report", Policy(max_attempts=5))
     async def send_report(report: Report, run: Run) -> Done: ...
 
     await outbox.enqueue(tx, send_report, Report(day))
 
-A type is declared where it is enqueued and where it is run. A handler that needs more than its payload is an object:
-`declare` the type, and give the registry of the worker the bound method.
+A type is declared where it is enqueued and where it runs. For a handler that needs more than its payload, make a
+`JobType` without one and add it with the bound method of an object to the worker's registry.
 """
 
 import inspect
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 Handler = Callable[[P, "Run"], Awaitable[Outcome | None]]
 
-# A job carries what it needs to find its work, not the work itself.
+# A payload refers to the data of the job, and does not contain it.
 PAYLOAD_BYTES_MAX = 256 * 1024
 KEY_MAX = 200
 
@@ -39,7 +39,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JobOptions(TypedDict, total=False):
-    """What may be said of a job beside its payload, as `JobType.new` takes it."""
+    """The options of a job beside its payload, as `JobType.new` takes them."""
 
     run_at: datetime | None
     priority: int | None
@@ -66,7 +66,7 @@ class JobType(Generic[P]):
         self.name = name
         self.policy = policy
         self.handler = handler
-        # Whether a tenant's key may enqueue it: its handler must not trust what the payload says.
+        # Whether a tenant's key may enqueue it: then its handler must not trust the payload.
         self.over_http = over_http
         self._decoder = msgspec.json.Decoder(payload)
 
@@ -122,7 +122,7 @@ class JobType(Generic[P]):
         return encoded.decode()
 
     def decode(self, payload: str | bytes) -> P:
-        """The payload as its type. An older worker, or a newer one, may have written something else."""
+        """The payload as its type. A process of another version may have written a different shape."""
         try:
             return self._decoder.decode(payload)
         except msgspec.DecodeError as error:
@@ -130,7 +130,7 @@ class JobType(Generic[P]):
 
 
 class Registry:
-    """The types that one process knows, and the handlers of those it runs."""
+    """The types of a process, and the handlers of those that it runs."""
 
     def __init__(self, types: Iterable[JobType[Any]] = ()):
         self._types: dict[str, JobType[Any]] = {}
@@ -139,7 +139,7 @@ class Registry:
             self.add(job_type)
 
     def add(self, job_type: JobType[P], handler: "Handler[P] | None" = None) -> None:
-        """Know a type, and run it if somebody can. A second type of the same name is a mistake."""
+        """Add a type, and its handler if there is one. A second type of the same name is refused."""
         if self._types.setdefault(job_type.name, job_type) is not job_type:
             raise InvalidJob(f"There are two job types of the name {job_type.name}")
         handler = handler or job_type.handler
@@ -165,9 +165,9 @@ class Registry:
         return list(self._handlers)
 
     def policy(self, name: str) -> Policy:
-        """Also for a type of another version of the code, which gets the default."""
-        found = self._types.get(name)
-        return found.policy if found is not None else Policy()
+        """A type of another version of the code gets the default."""
+        job_type = self._types.get(name)
+        return job_type.policy if job_type is not None else Policy()
 
     @property
     def running_max(self) -> dict[str, int]:
@@ -182,15 +182,15 @@ def job(
     name: str, policy: Policy | None = None, *, over_http: bool = False
 ) -> Callable[[Handler[P]], JobType[P]]:
     """Declare a job type and its handler, a function of payload and run. The payload's annotation is its type. With
-    `over_http` it can be enqueued by whoever has a key with the scope `jobs`, for the tenant of that key."""
+    `over_http` a key with the scope `jobs` can enqueue it, for the tenant of that key."""
 
-    def declare_it(handler: Handler[P]) -> JobType[P]:
+    def decorate(handler: Handler[P]) -> JobType[P]:
         _check_handler(name, handler)
         job_type = JobType(name, _payload_type(handler), policy or Policy(), handler, over_http=over_http)
         declared.add(job_type)
         return job_type
 
-    return declare_it
+    return decorate
 
 
 def _payload_type(handler: Handler[P]) -> type[P]:

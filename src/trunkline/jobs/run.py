@@ -1,4 +1,4 @@
-"""What a handler is given beside its payload."""
+"""The second argument of a handler, beside its payload."""
 
 from datetime import datetime
 from typing import Any
@@ -17,21 +17,21 @@ from trunkline.store.tenants import Tenant
 
 
 class LeaseLost(TrunklineError):
-    """Another worker owns this job now: nothing that this run did may be committed."""
+    """Another worker owns this job now: this run must commit nothing."""
 
 
 class Run:
-    """One run of one job. It may happen more than once: what a handler does must be safe to repeat."""
+    """One run of one job. A job may run more than once: handlers must be idempotent."""
 
-    __slots__ = ("_held", "_running_max", "_worker", "is_finished", "let_in")
+    __slots__ = ("_held", "_running_max", "_worker", "is_finished", "unparked")
 
     def __init__(self, held: ClaimedJob, worker: str, running_max: dict[str, int]):
         self._held = held
         self._worker = worker
         self._running_max = running_max
         self.is_finished = False
-        # Where jobs wait that had to wait for this one.
-        self.let_in: list[tuple[Lane, datetime]] = []
+        # The positions of jobs that had to wait for this one.
+        self.unparked: list[tuple[Lane, datetime]] = []
 
     @property
     def job_id(self) -> UUID:
@@ -39,7 +39,7 @@ class Run:
 
     @property
     def item_id(self) -> str | None:
-        """What the job is about: its unique key. Log lines name it too."""
+        """The job's unique key. Log lines have it too."""
         return self._held.job.unique_key
 
     @property
@@ -64,7 +64,7 @@ class Run:
         return Tenant(self._held.job.reseller_id, self._held.job.merchant_id)
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        """Say how far it is, from 0 to 1. Costs nothing: what was said last is written once a second."""
+        """Report progress, from 0 to 1. Costs nothing: the worker writes the last report once a second."""
         self._held.fraction = min(1.0, max(0.0, fraction))
         self._held.note = None if note is None else clean(note, MESSAGE_MAX)
         self._held.reported = False
@@ -72,9 +72,9 @@ class Run:
     async def finish(self, tx: Connection, result: Any = None) -> None:
         """Finish the job in the handler's own transaction: its effects and its end are one.
 
-        `LeaseLost` undoes both. What the handler returns afterwards is of no account. It may come early in a long
-        transaction: the job is kept for this run until the transaction ends, and nobody else's waits for it but those
-        with the same concurrency key.
+        `LeaseLost` undoes both. The handler's return value is ignored afterwards. The call may come early in a long
+        transaction: the job stays claimed by this run until the transaction ends, and only jobs with the same
+        concurrency key wait for it.
         """
         if not hasattr(tx, "is_in_transaction"):
             raise NotInTransaction(
@@ -92,5 +92,5 @@ class Run:
         ended = await jobs.finish(tx, [end], self._worker)
         if not ended:
             raise LeaseLost(f"Job {self.job_id} belongs to another worker now")
-        self.let_in = await jobs.free_keys(tx, ended, self._running_max)
+        self.unparked = await jobs.free_keys(tx, ended, self._running_max)
         self.is_finished = True

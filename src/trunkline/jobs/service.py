@@ -1,4 +1,4 @@
-"""All that a process with the role `jobs` runs. `__init__` shows the parts, `start` and `stop` their order.
+"""Everything that a process with the role `jobs` runs. `__init__` lists the components, `start` and `stop` their order.
 
 async with JobService.open(config, registry, database_url) as service:
     …
@@ -36,10 +36,10 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# One for each that may need one at the same moment, so that nobody waits for another: the claims, two ways of writing
-# results down, renewals, a question about cancelled jobs, surveys, the reaper, the schedules and the upkeep.
+# One for each component that may need one at the same time, so that none waits for another: claims, two kinds of
+# verdict writes, renewals, the check for cancelled jobs, the poller, the reaper, the scheduler and the maintenance.
 CONNECTIONS = 9
-# How long a loop may take to end its current run.
+# How long a stopping loop may take to end its current run.
 END_S = 5.0
 
 
@@ -52,11 +52,11 @@ class JobConfig:
     maintenance: JobMaintenanceLimits = field(default_factory=JobMaintenanceLimits)
     lease_s: float = 15.0
     renew_s: float = 5.0
-    # Without notifications jobs are found by surveys and timers alone.
+    # Without notifications only the poller and timers find jobs.
     notify: bool = True
-    # How long a stopping worker waits for what it runs.
+    # How long a stopping worker waits for running jobs.
     drain_s: float = 25.0
-    # How long a handler that was told to stop may still take. Then it is named, and its slot and lease are given up.
+    # How long a cancelled handler may still run. Then the worker logs it and releases its slot and lease.
     cancel_grace_s: float = 5.0
 
     @classmethod
@@ -70,7 +70,7 @@ class JobConfig:
             lease_s=jobs.lease_s,
             renew_s=jobs.renew_s,
             notify=jobs.notify,
-            # Others stop within the same limit, after us.
+            # Other components stop after the jobs, within the same limit.
             drain_s=settings.http.shutdown_timeout_s * 0.8,
         )
 
@@ -107,11 +107,11 @@ class JobService:
             registry,
             config.survey,
             now_s=now_s,
-            on_found=lambda *found: self.worker.surveyed(*found),
+            on_found=lambda *surveys: self.worker.surveyed(*surveys),
         )
         self.worker = JobWorker(
             database, registry, self.claimed_jobs, self.executor, claimant, config.claims,
-            now_s=now_s, on_doubt=self.poller.look_now,
+            now_s=now_s, poll_now=self.poller.poll_now,
         )  # fmt: skip
         self.lease_renewer = LeaseRenewer(
             database, registry, self.claimed_jobs, self.executor, claimant, renew_s=config.renew_s, now_s=now_s,
@@ -137,7 +137,7 @@ class JobService:
             else None
         )
         self._watch = LoopWatch(config.lease_s / 3, self._blocked)
-        notifier.tell(self.worker.wake)
+        notifier.add_listener(self.worker.wake)
         self._tasks: dict[Loop, asyncio.Task[None]] = {}
         self._checks: set[asyncio.Task[None]] = set()
 
@@ -156,9 +156,9 @@ class JobService:
         clock: Clock | None = None,
         search_path: str | None = None,
     ) -> "AsyncIterator[JobService]":
-        """Connect, start, and give everything back at the end. A notifier that is given is the process's own: what is
-        enqueued here then needs no way over the network, and its owner closes it. The tables are on the search path:
-        `Jobs` makes them, and gives a path that leads to a schema of their own."""
+        """Connect, start, and close everything at the end. A notifier passed in is that of the process, whose jobs then
+        wake this worker without the network; its owner closes it. The tables must be on the search path: `Jobs` creates
+        them in a schema of their own, and passes its path."""
         direct_url = direct_url or (None if behind_pooler else database_url)
         database = await store.connect(
             database_url,
@@ -194,8 +194,8 @@ class JobService:
         log.info("jobs.started", worker_id=self.worker_id)
 
     async def stop(self) -> None:
-        """Claim nothing more, give back what was not begun, let what runs finish within the limit. What does not stop
-        is named and left behind: whatever handlers do, this ends."""
+        """Stop claiming, return claims of jobs that did not begin, and let running jobs finish within the limit. Jobs
+        that do not stop are logged and abandoned, so that this always ends."""
         await self._end(self.worker)
         given_back = self.executor.give_back()
         unfinished: list[str] = []
@@ -232,10 +232,10 @@ class JobService:
             await asyncio.wait(late, timeout=END_S)
 
     def _blocked(self, task: "asyncio.Task[Any] | None", for_s: float, place: str) -> None:
-        """Told from another thread, while the event loop stands still."""
-        held = self.executor.of_task(task)
+        """Called from another thread while the event loop is blocked."""
+        held = self.executor.find_by_task(task)
         if held is None:
-            # No job's handler: a mailbox's, which is named by its own worker, or something else of the application.
+            # Not a job's handler: a mailbox's, which its own worker logs, or other code of the application.
             log.warning("jobs.stands_still", for_s=round(for_s, 1), where=place)
             return
         metrics.HANDLERS_STUCK.labels("job", held.job.job_type, "blocks").inc()

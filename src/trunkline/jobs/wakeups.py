@@ -1,6 +1,6 @@
-"""What a wakeup says: in which lanes there is something new, and from which moment on to look. Never what it is.
+"""The format of wakeups: the lanes that have new jobs, and the time from which to look. Never the jobs themselves.
 
-A wakeup is a hint. One that is lost, doubled, or of another version costs a look at the outbox, and no more.
+A wakeup is a hint. One that is lost, duplicated, or of another version costs one poll of the outbox, and no more.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from trunkline.store.jobs import BEGINNING, Lane
 
 CHANNEL = "trunkline_jobs"
-# Postgres takes up to 8,000 bytes. A lane has about 40.
+# Postgres accepts up to 8,000 bytes. A lane takes about 40.
 PAYLOAD_MAX = 7_500
-# Somebody wants a running job cancelled: every worker asks about its own.
+# A running job was cancelled: every worker checks its own jobs.
 CANCELLED = "!"
 
 Places = dict[Lane, datetime]
@@ -39,7 +39,7 @@ def encode(places: Mapping[Lane, datetime]) -> Iterator[str]:
 
 
 def decode(payload: str) -> Places | None:
-    """None for what we cannot read, an empty payload too: look everywhere."""
+    """None for an unreadable or empty payload: poll all lanes."""
     places: Places = {}
     try:
         for word in payload.split(","):
@@ -52,5 +52,5 @@ def decode(payload: str) -> Places | None:
 
 
 def _microseconds(moment: datetime) -> int:
-    """Rounded down, so that the place is never behind the job."""
+    """Rounded down, so that the position is never behind the job."""
     return int((moment - BEGINNING).total_seconds() * 1_000_000) - 1

@@ -1,6 +1,6 @@
-"""Claims due jobs for the executor: at a wakeup, at a timer, and what a poll has found.
+"""Claims due jobs for the executor: at a wakeup, at a timer, and after a poll.
 
-Nothing depends on a wakeup: a lost one costs until the next poll, a second. The first poll is made at the start.
+Nothing depends on a wakeup: a lost one costs until the next poll, one second. The first poll is at the start.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# Keys that are stepped over in one look. Somebody who holds more of them at once holds up what is behind.
+# Locked keys that one claim skips. Beyond this many at once, jobs behind them have to wait.
 BUSY_KEYS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
     batch_max: int = 500
-    # A claim takes milliseconds, and sometimes a slow commit more: begun so early, it is over when the job is due.
+    # A claim takes milliseconds, more with a slow commit: begun this early, it is done when the job is due.
     ahead_s: float = 0.025
 
 
@@ -56,7 +56,7 @@ class JobWorker(Loop):
         limits: ClaimLimits,
         *,
         now_s: Callable[[], float],
-        on_doubt: Callable[[], None],
+        poll_now: Callable[[], None],
     ):
         super().__init__(interval_s=0.0)
         self._database = database
@@ -68,16 +68,15 @@ class JobWorker(Loop):
         self._now_s = now_s
         self._book = LaneBook(limits.ahead_s)
         self._server_clock = ServerClock()
-        # Something may be anywhere: somebody has to look at everything.
-        self._on_doubt = on_doubt
+        self._poll_now = poll_now
         self._signal = asyncio.Event()
         self._surveyed = False
-        self._doubtful = False
+        self._has_unknown_claims = False
 
     def wake(self, places: Mapping[Lane, datetime] | None = None) -> None:
-        """There may be something in these lanes, or, if nobody knows where, anywhere."""
+        """There may be due jobs in these lanes; None: in any lane."""
         if places is None:
-            self._on_doubt()
+            self._poll_now()
             return
         known = set(self._registry.runnable)
         places = {lane: run_at for lane, run_at in places.items() if lane.job_type in known}
@@ -85,9 +84,9 @@ class JobWorker(Loop):
             self._book.woken(places)
             self._signal.set()
 
-    def surveyed(self, found: Sequence[Survey], now_s: float) -> None:
-        """A look at everything has found these."""
-        self._book.surveyed(found, now_s)
+    def surveyed(self, surveys: Sequence[Survey], now_s: float) -> None:
+        """The poller found these."""
+        self._book.surveyed(surveys, now_s)
         self._surveyed = True
         self._signal.set()
 
@@ -108,16 +107,16 @@ class JobWorker(Loop):
             pass
 
     async def run_once(self) -> int:
-        """Claim until nothing is due or nothing more can be run; how many were claimed."""
+        """Claim until no job is due or the executor is full. Returns how many were claimed."""
         self._signal.clear()
-        if self._doubtful:
+        if self._has_unknown_claims:
             await self._give_back_unknown()
         surveyed, self._surveyed = self._surveyed, False
         claimed = 0
         while not self.stopping:
-            found = await self._claim(keyed=False) + await self._claim(keyed=True)
-            claimed += found
-            if not found:
+            count = await self._claim(keyed=False) + await self._claim(keyed=True)
+            claimed += count
+            if not count:
                 break
         if surveyed and claimed:
             metrics.JOBS_FOUND_BY_POLL.inc(claimed)
@@ -128,21 +127,21 @@ class JobWorker(Loop):
         limit = min(self._limits.batch_max, self._executor.room())
         if not lanes or limit <= 0 or self.stopping:
             return 0
-        asked_s = self._now_s()
+        requested_s = self._now_s()
         ahead_s = 0.0 if keyed or not self._server_clock.is_known else self._limits.ahead_s
-        look, was_all = await self._ask(lanes, limit, ahead_s, keyed=keyed)
+        result, was_all = await self._request_claim(lanes, limit, ahead_s, keyed=keyed)
         crash_point("jobs.after_claim")
-        if look.claimed:
-            looked_at = look.at - timedelta(seconds=ahead_s)
-            self._begin(look.claimed, lanes, asked_s, looked_at, is_full=not was_all)
-        if was_all and look.is_whole:
-            await self._look_forward(lanes, look.at)
-        elif not look.is_whole:
+        if result.claimed:
+            looked_at = result.at - timedelta(seconds=ahead_s)
+            self._begin(result.claimed, lanes, requested_s, looked_at, is_full=not was_all)
+        if was_all and result.is_whole:
+            await self._read_next_due(lanes, result.at)
+        elif not result.is_whole:
             self._book.busy(lanes, self._now_s())
-        return len(look.claimed)
+        return len(result.claimed)
 
-    async def _look_forward(self, lanes: Mapping[Lane, LanePosition], looked_at: datetime) -> None:
-        """Nothing was left: when is there something again?"""
+    async def _read_next_due(self, lanes: Mapping[Lane, LanePosition], looked_at: datetime) -> None:
+        """The lanes are empty: when is their next job due?"""
         async with self._database.connection() as conn:
             coming = await jobs.next_due(conn, lanes, looked_at)
         now_s = self._now_s()
@@ -150,49 +149,50 @@ class JobWorker(Loop):
             self._server_clock.note(next_due.seen_at, now_s)
         self._book.emptied(coming, looked_at, now_s)
 
-    async def _ask(
+    async def _request_claim(
         self, lanes: Mapping[Lane, LanePosition], limit: int, ahead_s: float, *, keyed: bool
     ) -> tuple[ClaimResult, bool]:
-        """What was claimed, and whether that was all there is."""
-        self._doubtful = True  # until the answer is here, we may own jobs that we do not know of
+        """The claimed jobs, and whether no more were due."""
+        # Until the reply is here, this worker may own jobs that it has no record of.
+        self._has_unknown_claims = True
         if keyed:
-            answer = await self._ask_keyed(lanes, limit)
+            answer = await self._claim_keyed(lanes, limit)
         else:
-            answer = await self._ask_plain(lanes, limit, ahead_s)
-        self._doubtful = False
+            answer = await self._claim_plain(lanes, limit, ahead_s)
+        self._has_unknown_claims = False
         return answer
 
-    async def _ask_plain(
+    async def _claim_plain(
         self, lanes: Mapping[Lane, LanePosition], limit: int, ahead_s: float
     ) -> tuple[ClaimResult, bool]:
         async with self._database.connection() as conn:
-            look = await jobs.claim(conn, lanes, limit, self._claimant, ahead_s=ahead_s)
-        return look, len(look.claimed) < limit
+            result = await jobs.claim(conn, lanes, limit, self._claimant, ahead_s=ahead_s)
+        return result, len(result.claimed) < limit
 
-    async def _ask_keyed(self, lanes: Mapping[Lane, LanePosition], limit: int) -> tuple[ClaimResult, bool]:
-        """Keys that somebody holds are passed over, and so is all that waits under them: others are behind it."""
-        found: list[JobClaim] = []
+    async def _claim_keyed(self, lanes: Mapping[Lane, LanePosition], limit: int) -> tuple[ClaimResult, bool]:
+        """Skips locked keys with all jobs that wait under them, and claims those behind."""
+        claims: list[JobClaim] = []
         busy: set[Key] = set()
         while True:
             async with self._database.connection() as conn:
-                looked_at, candidates = await jobs.keyed_candidates(conn, lanes, limit - len(found), busy)
+                looked_at, candidates = await jobs.keyed_candidates(conn, lanes, limit - len(claims), busy)
             if not candidates:
-                return ClaimResult(looked_at, found, is_whole=not busy), True
+                return ClaimResult(looked_at, claims, is_whole=not busy), True
             async with self._database.transaction() as tx:
                 claimed, now_busy = await jobs.claim_keyed(
                     tx, candidates, self._claimant, self._registry.running_max
                 )
-            found += claimed
-            was_all = len(candidates) < limit - len(found) + len(claimed)
+            claims += claimed
+            was_all = len(candidates) < limit - len(claims) + len(claimed)
             busy |= now_busy
-            if not now_busy or was_all or len(found) >= limit or len(busy) > BUSY_KEYS_MAX:
-                return ClaimResult(looked_at, found, is_whole=not busy), was_all
+            if not now_busy or was_all or len(claims) >= limit or len(busy) > BUSY_KEYS_MAX:
+                return ClaimResult(looked_at, claims, is_whole=not busy), was_all
 
     def _begin(
         self,
         claimed: list[JobClaim],
         lanes: Iterable[Lane],
-        asked_s: float,
+        requested_s: float,
         looked_at: datetime,
         *,
         is_full: bool,
@@ -204,33 +204,31 @@ class JobWorker(Loop):
             claimed.sort(key=lambda job: (job.run_at, job.id))
         self._book.claimed(claimed)
         now_s = self._now_s()
-        batch = [ClaimedJob(job, asked_s, self._claimant.lease_s) for job in claimed]
+        batch = [ClaimedJob(job, requested_s, self._claimant.lease_s) for job in claimed]
         for held in batch:
-            # What was due when Postgres looked need not be reckoned: it may begin. For the others the look itself is a
-            # bound, whatever was thought of the server's clock before: it may have been set since.
+            # A job that was due at the time of the claim may begin. For the others that time is a bound, whatever the
+            # offset of the server's clock was before: the clock may have been set since.
             if (early := held.job.run_at - looked_at) > timedelta(0):
                 latest_s = now_s + early.total_seconds()
-                held.begin_s = min(self._server_clock.ours_s(held.job.run_at), latest_s)
+                held.begin_s = min(self._server_clock.local_s(held.job.run_at), latest_s)
         self._executor.take(batch, was_full=is_full)
-        # The jobs begin first; telling of them takes its turn after.
+        # The jobs begin first; their log lines come after.
         asyncio.get_running_loop().call_soon(_record, claimed, self._claimant.worker)
 
     async def _give_back_unknown(self) -> None:
-        """The reply to a claim was lost. What it claimed was not begun, so it need not wait for its lease to end."""
+        """The reply to a claim was lost. Its jobs did not begin, so they need not wait for their leases to end."""
         async with self._database.transaction() as tx:
             unknown = await jobs.lock_unknown(tx, self._claimant.worker, self._claimed_jobs.ids)
-            # One with a unique key could have to wait for an open transaction. It waits for its lease to end instead.
+            # A job with a unique key could meet an open transaction, so it waits for its lease to end instead.
             returns = [
-                ReturnedClaim(found.id, found.fence, None, counted=False)
-                for found in unknown
-                if not found.unique_key
+                ReturnedClaim(job.id, job.fence, None, counted=False) for job in unknown if not job.unique_key
             ]
             if returns:
                 await write(tx, returns, self._claimant.worker, self._registry.running_max)
-        self._doubtful = False
+        self._has_unknown_claims = False
         if unknown:
             log.warning("jobs.claim_undone", count=len(returns), left=len(unknown) - len(returns))
-            self._on_doubt()
+            self._poll_now()
 
 
 def _record(claimed: list[JobClaim], worker: str) -> None:

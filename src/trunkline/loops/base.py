@@ -1,7 +1,7 @@
-"""A loop: one duty, done again and again until it is told to stop.
+"""A loop: one duty, repeated until the loop is stopped.
 
-It reports the first failure, stays quiet until it has recovered, and says how long it was down: an engine that is
-away for an hour must not write an hour of stack traces.
+It logs the first failure, then nothing until it has recovered, and then how long it was down: an outage of an hour must
+not write an hour of stack traces.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# After failures in a row the wait grows to this, so that a broken engine is not hammered.
+# After failures in a row the wait grows to this, so that a failing engine is not overloaded.
 BACKOFF_MAX_S = 5.0
 # For loops that people wait for: dials go on within seconds of an engine's return.
 PROMPT_BACKOFF_MAX_S = 0.5
 
 
 class Loop(ABC):
-    """Subclasses say what one run does; how often and what happens on failure is decided here."""
+    """Subclasses implement one run; this class decides how often it runs, and handles failures."""
 
     name: ClassVar[str]
     backoff_max_s: ClassVar[float] = BACKOFF_MAX_S
@@ -36,10 +36,10 @@ class Loop(ABC):
 
     @abstractmethod
     async def run_once(self) -> int:
-        """Do the duty once and return how much there was to do (0: nothing)."""
+        """Do the duty once and return how much was done (0: nothing)."""
 
     async def wait(self) -> None:
-        """Between two runs. A loop that is woken by a signal overrides this."""
+        """Between two runs. A loop that a signal wakes overrides this."""
         await self.pause(self.interval_s)
 
     async def run(self) -> None:
@@ -50,7 +50,7 @@ class Loop(ABC):
                 await self.pause(min(self.backoff_max_s, 0.1 * 2**self._failures))
 
     def stop(self) -> None:
-        """Ask the loop to end: at once if it waits, else after its current run."""
+        """End the loop: at once if it waits, else after its current run."""
         self._stopping.set()
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -66,7 +66,7 @@ class Loop(ABC):
                 raise
         finally:
             if self._waiting is None:
-                # It was `stop` that ended the wait. Who asks later whether this task was cancelled must hear no.
+                # `stop` ended the wait: later checks of `task.cancelling()` must return 0.
                 task.uncancel()
             self._waiting = None
 
@@ -75,7 +75,7 @@ class Loop(ABC):
         return self._stopping.is_set()
 
     async def pause(self, seconds: float) -> None:
-        """Sleep, but not past the moment in which the loop is told to stop."""
+        """Sleep, at most until the loop is stopped."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -102,7 +102,7 @@ class Loop(ABC):
             return
         self._down_since = now
         if isinstance(error, TrunklineError):
-            # An engine that is away, or a projection that is being rebuilt: its message says all there is to say.
+            # An engine is away, or a projection is being rebuilt: the message is enough, without a stack trace.
             log.warning("loop.waiting", loop=self.name, reason=str(error))
         else:
             log.error("loop.failed", loop=self.name, error=str(error) or type(error).__name__, exc_info=error)

@@ -1,14 +1,14 @@
 """Leadership in Postgres: a lease with a term.
 
-Two clocks are involved and neither is trusted for more than it knows. Postgres decides who holds the lease. The holder
-trusts itself only up to `trust_s` after the moment in which it *asked* for it, on its own monotonic clock; trust is
-shorter than the lease, so it ends here before anybody else can begin there.
+Two clocks are involved. Postgres decides which process holds the lease. The holder trusts its lease only until
+`trust_s` after it *sent* the request, by its own monotonic clock; trust is shorter than the lease, so it ends before
+another process can take the lease.
 
-A process that was stopped and continued may still believe for one statement. That is why writes that must not come
-from two leaders name their term: `guard` holds the leader's row until the commit and refuses an older term.
+A process that was paused and continued may still act as leader for one statement. That is why writes that must not come
+from two leaders carry their term: `guard` locks the leader's row until the commit and refuses an older term.
 
-Failure by failure: Postgres away: trust runs out, duties pause, nobody leads. Holder killed: the lease runs out within
-`ttl_s`. Clean stop: it resigns, and the next one begins at its next try. Clocks of machines are never compared.
+Failures: Postgres away: trust ends, duties pause, there is no leader. Holder killed: the lease expires within `ttl_s`.
+Clean stop: it resigns, and the next leader begins at its next try. Clocks of machines are never compared.
 """
 
 from abc import abstractmethod
@@ -33,7 +33,7 @@ class LeaseTimes:
 
 
 class Leadership(Loop):
-    """Seeks and keeps the lease of one name, for the loops that only one process may run."""
+    """Acquires and renews the lease of one role, for the loops that only one process may run."""
 
     name = "leadership"
 
@@ -49,7 +49,7 @@ class Leadership(Loop):
         self._trusted_until_s = float("-inf")
 
     async def run_once(self) -> int:
-        asked_at_s = self._clock.monotonic_s()
+        requested_at_s = self._clock.monotonic_s()
         async with self._database.connection() as conn:
             term = await leaders.acquire(conn, self._role, self._holder, self._times.ttl_s)
         if term is not None and term != self._term:
@@ -57,13 +57,13 @@ class Leadership(Loop):
         if term != self._term:
             log.info("leader.elected" if term else "leader.lost", role=self._role, term=term)
         self._term = term
-        self._trusted_until_s = asked_at_s + self._times.trust_s if term else float("-inf")
+        self._trusted_until_s = requested_at_s + self._times.trust_s if term else float("-inf")
         metrics.LEADER.labels(self._role).set(1 if term else 0)
         return 1 if term else 0
 
     @property
     def trusted(self) -> bool:
-        """May this process act as leader, as far as it can know by itself?"""
+        """Whether this process may act as leader, by its own clock."""
         return self._term is not None and self._clock.monotonic_s() < self._trusted_until_s
 
     @property
@@ -71,7 +71,7 @@ class Leadership(Loop):
         return self._term if self.trusted else None
 
     async def guard(self, tx: Connection) -> bool:
-        """Is our term still the one, for the rest of this transaction?"""
+        """Whether this process's term is the present one, until the end of the transaction."""
         return self._term is not None and await leaders.guard(tx, self._role, self._holder, self._term)
 
     async def resign(self) -> None:
@@ -92,7 +92,7 @@ class Elected(Protocol):
 
 
 class Unelected:
-    """Without an election this process leads. The term grows with every start, so an earlier process is shut out."""
+    """Without an election this process leads. The term grows with every start, so an earlier process is fenced off."""
 
     def __init__(self, clock: Clock):
         self.term: int | None = int(clock.now().timestamp() * 1000)
@@ -102,10 +102,10 @@ class Unelected:
 
 
 class LeaderLoop(Loop):
-    """A loop that does its duty only while this process leads: subclasses write `run_as_leader`, nothing else.
+    """A loop that does its duty only while this process leads: subclasses implement `run_as_leader`, nothing else.
 
-    The check stands around that method and cannot be replaced: a subclass that has a `run_once` of its own would run
-    in every process, so mypy refuses it, and so does Python when the class is made.
+    A subclass cannot replace the check: with a `run_once` of its own it would run in every process, so mypy refuses it,
+    and so does Python when the class is created.
     """
 
     def __init__(self, leadership: Elected, interval_s: float):
@@ -126,7 +126,7 @@ class LeaderLoop(Loop):
 
     @abstractmethod
     async def run_as_leader(self, term: int) -> int:
-        """Do the duty once. Writes that must not come from two leaders name `term`, or stand under `guard`."""
+        """Do the duty once. Writes that must not come from two leaders carry `term`, or use `guard`."""
 
     async def run_as_follower(self) -> int:
         """While another process leads, or none. Most loops have nothing to do then."""

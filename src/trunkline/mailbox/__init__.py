@@ -1,7 +1,7 @@
 """Mailboxes: events are triggers, the entity is the unit.
 
-`inbox` is the way in and `worker` the way out; `processing` says what happens to a mailbox that is in hand, and
-`handler` what a handler is given and gives back. `application` puts them together for any application.
+`inbox` appends events, `worker` claims mailboxes, `processing` runs the handler on a claimed one, and `handler` defines
+what a handler gets and returns. `application` puts them together for any application.
 """
 
 from trunkline.errors import NotInTransaction

@@ -20,8 +20,8 @@ async with mailboxes:                              # by itself, for an event tha
 
 asyncio.run(mailboxes.run())                       # the worker, in a process of its own or beside
 
-Tables and functions are in a schema of their own, and made when the object is opened or `prepare` is called. To append
-in a transaction of the application nothing has to be open: no connection of ours is used.
+Tables and functions are in a schema of their own, created when the object is opened or by `prepare`. To append in a
+transaction of the application the object need not be open: it uses the application's connection.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.errors import StoreUnavailable
-from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
+from trunkline.event_loop import LoopThread, running_loop, wait_for_stop_signal
 from trunkline.handlers import HandlerScope, HandlerThreads, current_scope, refusal
 from trunkline.loops.base import Loop
 from trunkline.mailbox.gauges import MailboxGauges
@@ -59,7 +59,7 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# All that is about mailboxes alone.
+# The migrations that create the tables of mailboxes.
 MIGRATIONS = frozenset(
     {
         "0003_mailboxes",
@@ -72,7 +72,7 @@ MIGRATIONS = frozenset(
     }
 )
 
-# So many are replayed or renamed at once, so that their locks are short.
+# How many are replayed or renamed at once, so that their locks are short.
 BY_HAND_MAX = 1_000
 
 
@@ -90,7 +90,7 @@ HandlerFunction = Callable[[Mailbox], Awaitable[Write | Done | None]]
 
 @dataclass(frozen=True, slots=True)
 class MailboxHandler:
-    """A function that handles one mailbox at a time, and how. It can still be called, by a test for example."""
+    """A function that handles one mailbox at a time, and its limits. It can still be called, by a test for example."""
 
     kind: str
     function: HandlerFunction
@@ -102,18 +102,18 @@ class MailboxHandler:
 
     async def handle(self, batch: Batch) -> Write | Done | None:
         [(key, events)] = batch.items()
-        # For the rest of the task: what the handler writes belongs to the same run.
+        # Until the task ends: the handler's write belongs to the same run.
         HandlerScope(
             "mailbox",
             self.kind,
             self.threads,
             grace_s=self.limits.cancel_grace_s,
-            on_stuck_thread=partial(self._tell_of_stuck_thread, key),
+            on_stuck_thread=partial(self._report_stuck_thread, key),
             within=current_scope(),
         ).enter()
         return await self.function(Mailbox(self.kind, key, events))
 
-    def _tell_of_stuck_thread(self, key: str, function: str, place: str) -> None:
+    def _report_stuck_thread(self, key: str, function: str, place: str) -> None:
         metrics.HANDLERS_STUCK.labels("mailbox", self.kind, "thread").inc()
         log.error(
             "mailbox.ignores_cancellation",
@@ -134,7 +134,7 @@ def mailbox(
     events_max: int = 1_000,
     failure: FailureRule | None = None,
 ) -> Callable[[HandlerFunction], MailboxHandler]:
-    """Handle the mailboxes of a kind with this function, so many at once in each process."""
+    """Handle the mailboxes of a kind with this function, `concurrency` at once in each process."""
     limits = WorkerLimits(
         batch_max=1,
         concurrency=concurrency,
@@ -144,12 +144,12 @@ def mailbox(
         failure=failure or FailureRule(),
     )
 
-    def declare_it(function: HandlerFunction) -> MailboxHandler:
+    def decorate(function: HandlerFunction) -> MailboxHandler:
         if (reason := refusal(function)) is not None:
             raise BadHandler(f"The handler of mailboxes of kind {kind} cannot be run: {reason}")
         return MailboxHandler(kind, function, limits)
 
-    return declare_it
+    return decorate
 
 
 class Mailboxes:
@@ -169,9 +169,8 @@ class Mailboxes:
         worker: str | None = None,
         keep_s: float = 7 * DAY_S,
     ):
-        """`domain` is that of a platform whose mailboxes these are, on the search path of the URL; an application alone
-        has a schema of its own, and keys with a prefix of its own. `behind_pooler`: the URL leads to a transaction
-        pooler."""
+        """`domain`: use the mailboxes of a platform's domain, on the search path of the URL; without it an application
+        has its own schema and its own prefix of keys. `behind_pooler`: the URL is that of a transaction pooler."""
         self.schema = None if domain else schema
         self._is_of_platform = domain is not None
         self._url = database_url
@@ -190,7 +189,7 @@ class Mailboxes:
     async def open(
         cls, database_url: str, redis_url: str, handlers: Sequence[MailboxHandler] = (), **options: Any
     ) -> "AsyncIterator[Mailboxes]":
-        """Open it, and work until the end of the block. The options are those of the object."""
+        """Open it, and run the worker until the end of the block. The options are those of the object."""
         async with cls(database_url, redis_url, handlers, **options) as mailboxes, mailboxes.working():
             yield mailboxes
 
@@ -207,20 +206,20 @@ class Mailboxes:
         dedupe_key: str | None = None,
         urgent: bool | None = None,
     ) -> Receipt:
-        """Append one event in an open transaction. `BadEvent` if no mailbox can hold it, `NotInTransaction` outside of
-        one: nothing was sent then, and the transaction can go on. The mailbox is locked until the transaction ends, so
+        """Append one event in an open transaction. Raises `BadEvent`, or `NotInTransaction` outside a transaction;
+        nothing was sent then, and the transaction can go on. The mailbox is locked until the transaction ends, so
         append last."""
         event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
         return (await self.append_many(tx, [event]))[0]
 
     async def append_many(self, tx: Any, events: Iterable[NewEvent]) -> list[Receipt]:
-        """Append events made by `new_event`, in order. Their mailboxes are locked sorted, so that two callers who name
-        the same ones do not deadlock."""
+        """Append events made by `new_event`, in order. Their mailboxes are locked in sorted order, so that two callers
+        with the same mailboxes do not deadlock."""
         listed = _checked(events)
         adapter = adapters.for_async(tx)
         text = entries.events_in(listed)
         answer = await adapters.call_async(adapter, self.schema, entries.APPEND_EVENTS, text)
-        return self._taken(listed, answer, adapter)
+        return self._appended(listed, answer, adapter)
 
     def append_sync(
         self,
@@ -242,11 +241,12 @@ class Mailboxes:
         adapter = adapters.for_sync(tx)
         text = entries.events_in(listed)
         answer = adapters.call_sync(adapter, self.schema, entries.APPEND_EVENTS, text)
-        return self._taken(listed, answer, adapter)
+        return self._appended(listed, answer, adapter)
 
     def wake(self, kind: str, *keys: str) -> None:
-        """Have these mailboxes looked into: after the commit, for before it nothing is found. Sessions of SQLAlchemy
-        and Django do it by themselves. Without it they are looked into within a second. Never waits, in any thread."""
+        """Wake the workers for these mailboxes. Call it after the commit: before it they find nothing. Sessions of
+        SQLAlchemy and Django do it by themselves. Without it the sweep finds the mailboxes within a second. Never
+        waits, in any thread."""
         if self._open is None:
             self._thread.call(lambda notifier: notifier.wake(kind, keys))
         elif self._open.loop is running_loop():
@@ -266,30 +266,30 @@ class Mailboxes:
         dedupe_key: str | None = None,
         urgent: bool | None = None,
     ) -> Receipt:
-        """Append one event that follows from nothing else, and return when it is durable. With a dedupe key it is so
-        once, however often it is sent."""
+        """Append one event that follows from no other change, and return when it is durable. With a dedupe key it is
+        stored once, however often it is sent."""
         event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
         return await self._opened().inbox.append(event)
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[Appending]":
-        """A transaction on a connection of ours, `tx` of what is given; it wakes workers once it is committed."""
+        """A transaction on a connection of this object (`tx` of the value); it wakes workers after the commit."""
         scope, database = current_scope(), self.database
         async with database.transaction() as tx:
             appending = Appending(self, tx)
-            # A handler that is given up on keeps none of the handlers' connections.
+            # An abandoned handler loses its connection of the handlers' pool.
             is_handlers = scope is not None and scope.part == "mailbox"
             with scope.holding(partial(database.take_away, tx)) if scope and is_handlers else nullcontext():
                 yield appending
         for event in appending.events:
             self.wake(event.kind, event.key)
 
-    # What is done by hand
+    # By an operator
 
     async def replay(self, kind: str, key: str | None = None, *, seq: int | None = None) -> int:
-        """Give a dead mailbox, or all dead ones of a kind, another turn with a clean slate; or one event that was set
-        aside, by its number, as if it came now. How many there were, at most 1,000 at a time: call it again until it
-        is 0. One that somebody appends to at this moment is passed over."""
+        """Queue a dead mailbox, or all dead ones of a kind, again with a failure count of zero; or append one event
+        that was set aside, by its number, again. Returns how many, at most 1,000: call it again until it returns 0. A
+        mailbox that another transaction has locked is skipped."""
         if key is None and seq is not None:
             raise BadEvent("The number of an event is one within its mailbox: name the key too.")
         async with self.transaction() as work:
@@ -302,27 +302,27 @@ class Mailboxes:
         return len(keys)
 
     async def set_aside(self, kind: str, key: str, seq: int, reason: str) -> bool:
-        """Let a mailbox go on without one of its pending events, which is kept with the reason and can be replayed.
-        A dead one is replayed after it. False: no event of this number waits there."""
+        """Let a mailbox go on without one of its pending events, which is stored with the reason and can be replayed.
+        A dead mailbox has to be replayed too. False: it has no pending event of this number."""
         async with self.transaction() as work:
             return await mailbox_admin.set_aside(work.tx, kind, key, seq, reason)
 
     async def rename(self, kind: str, to: str) -> int:
-        """Give the mailboxes of a kind that nobody handles any more to the handlers of another, with all their events.
-        Those stay that a worker has in hand, and those whose key is there already. How many were moved, at most 1,000
-        at a time: call it again until it is 0."""
+        """Move the mailboxes of a kind without a handler to another kind, with all their events. Skips those that a
+        worker has claimed, and those whose key exists there. Returns how many were moved, at most 1,000: call it again
+        until it returns 0."""
         check(new_event(to, "any", "any", {}))
         async with self.transaction() as work:
             keys, _ = await mailbox_admin.rename(work.tx, kind, to, limit=BY_HAND_MAX)
         self.wake(to, *keys)
         return len(keys)
 
-    # Its life
+    # Opening and closing
 
     @property
     def database(self) -> Database:
-        """Its connections: they find the tables of mailboxes, and then what the role finds otherwise. Handlers have
-        some, and the application has others."""
+        """The pool of this object, whose search path begins with the schema of mailboxes. Handlers have one pool, the
+        application has another."""
         opened, scope = self._opened(), current_scope()
         return opened.database if scope is not None and scope.part == "mailbox" else opened.application
 
@@ -331,8 +331,8 @@ class Mailboxes:
         return self._opened().bus
 
     async def prepare(self) -> list[str]:
-        """Make the tables, or bring them forward; the names of what was done. Opening it does this by itself. The role
-        must be allowed to create them; where nothing is missing, nothing is written."""
+        """Create or migrate the tables, as opening the object does; returns the names of the migrations. The role must
+        be allowed to create tables; if none is missing, nothing is written."""
         if self.schema is None:
             return await migrate(self._url, only=MIGRATIONS)
         return await migrate(self._url, only=MIGRATIONS, schema=self.schema)
@@ -341,17 +341,17 @@ class Mailboxes:
         return asyncio.run(self.prepare())
 
     def close(self) -> None:
-        """For a synchronous process: send the last wake-ups and end the thread that sends them. A process that ends
-        without it loses at most those, and the events are found a second later."""
+        """For a synchronous process: send the last wakeups and end the thread that sends them. A process that ends
+        without it loses at most those wakeups, and the sweep finds the events within a second."""
         self._thread.close(MailboxNotifier.aclose)
 
     async def __aenter__(self) -> "Mailboxes":
         assert self._open is None, "open already"
         await self.prepare()
         path = None if self.schema is None else await search_path_with(self._url, self.schema)
-        # What a handler's transaction holds open starves no append, renewal or completion: those have connections of
-        # their own, and so does the application. And no other handler: there is one for each that may run.
-        hands = sum(handler.limits.concurrency for handler in self._handlers)
+        # Open transactions of handlers starve no append, renewal, completion or application transaction: those have
+        # pools of their own. Nor other handlers: there is a connection for each that may run.
+        handlers_max = sum(handler.limits.concurrency for handler in self._handlers)
         async with AsyncExitStack() as stack:
 
             async def connect(name: str, size: int) -> Database:
@@ -369,7 +369,9 @@ class Mailboxes:
             stack.push_async_callback(bus.close)
             application = await connect("application", self._pool_size)
             self._open = _Open(
-                await connect("handlers", max(self._pool_size, hands)) if hands else application,
+                await connect("handlers", max(self._pool_size, handlers_max))
+                if handlers_max
+                else application,
                 application,
                 await connect("appends", InboxLimits().connections),
                 await connect("leases", 2 * len(self._handlers) + 1),
@@ -381,7 +383,7 @@ class Mailboxes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write what was submitted."""
+        """Write the submitted events, then close."""
         opened = self._opened()
         await opened.inbox.aclose()
         self._open = None
@@ -389,8 +391,8 @@ class Mailboxes:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Handle mailboxes until the end of the block, beside whatever else the process does; then finish what is in
-        hand or give it back."""
+        """Handle mailboxes until the end of the block, beside whatever else the process does; then finish or return
+        the claimed ones."""
         opened = self._opened()
         loops: list[Loop] = [
             *(
@@ -412,8 +414,7 @@ class Mailboxes:
             await self._end_threads()
 
     async def _end_threads(self) -> None:
-        """What handlers called in threads goes on when they are cancelled. Nobody waits for that for longer than for a
-        handler."""
+        """Threads of handlers run on after a cancellation. The worker waits for them no longer than for a handler."""
         left = await asyncio.gather(
             *(handler.threads.end(handler.limits.cancel_grace_s) for handler in self._handlers)
         )
@@ -421,13 +422,13 @@ class Mailboxes:
             log.error("mailbox.threads_left", unfinished=unfinished)
 
     async def run(self) -> None:
-        """Handle mailboxes until SIGTERM, SIGINT or a cancellation; then what is in hand is finished or given back.
-        Opens the object if it is not open."""
+        """Handle mailboxes until SIGTERM, SIGINT or a cancellation; then finish or return the claimed ones. Opens the
+        object if it is not open."""
         async with AsyncExitStack() as stack:
             if self._open is None:
                 await stack.enter_async_context(self)
             await stack.enter_async_context(self.working())
-            await asked_to_stop()
+            await wait_for_stop_signal()
 
     @property
     def _kinds(self) -> frozenset[str]:
@@ -440,9 +441,9 @@ class Mailboxes:
             )
         return self._open
 
-    def _taken(self, events: Sequence[NewEvent], answer: str, adapter: Adapter) -> list[Receipt]:
+    def _appended(self, events: Sequence[NewEvent], answer: str, adapter: Adapter) -> list[Receipt]:
         receipts = entries.events_out(answer)
-        # Counted now, also where the driver does not say whether it is committed.
+        # Counted now: not every driver reports the commit.
         to_wake = list(follow_up(events, receipts))
         adapter.after_commit(lambda: self._wake(to_wake))
         return receipts
@@ -456,7 +457,7 @@ class Mailboxes:
 
 
 class Appending:
-    """A transaction, and what was appended in it."""
+    """A transaction, and the events that were appended in it."""
 
     def __init__(self, mailboxes: Mailboxes, tx: Connection):
         self.tx = tx
@@ -493,7 +494,7 @@ class _Open:
         closing: AsyncExitStack,
     ):
         self.loop = asyncio.get_running_loop()
-        # Of handlers; of the application's own transactions; of claims, renewals and completions.
+        # Pools of handlers, of the application's transactions, and of claims, renewals and completions.
         self.database = database
         self.application = application
         self.own = own
@@ -511,7 +512,7 @@ def new_event(
     dedupe_key: str | None = None,
     urgent: bool | None = None,
 ) -> NewEvent:
-    """An event that can be appended. Without a dedupe key it is another one each time."""
+    """An event that can be appended. Without a dedupe key every call makes a distinct event."""
     return NewEvent(kind, key, dedupe_key or uuid4().hex, event_type, payload, urgent)
 
 

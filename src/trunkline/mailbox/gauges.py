@@ -1,5 +1,5 @@
-"""Tells the metrics page what Postgres says of mailboxes: how many are not idle, what waits in them, and since when;
-what was set aside, and what this worker has no handler for."""
+"""Sets the gauges of mailboxes from Postgres: how many are not idle, their pending events and the age of the oldest,
+events that were set aside, and mailboxes that this worker has no handler for."""
 
 from collections.abc import Collection, Sequence
 
@@ -10,7 +10,7 @@ from trunkline.store.database import Database
 from trunkline.store.mailbox_admin import Summary
 from trunkline.telemetry import metrics
 
-# As long as the platform's alarm of them lasts: who decides to leave an event where it is has done what there is to do.
+# As long as the platform's alarm for them lasts: an operator who leaves the event set aside has nothing more to do.
 SET_ASIDE_S = 900.0
 
 
@@ -20,13 +20,14 @@ class MailboxGauges(Loop):
     def __init__(
         self, database: Database, *, handled: Collection[str] | None = None, interval_s: float = 15.0
     ):
-        """`handled` are the kinds that this process has handlers for, where no platform looks after the others."""
+        """`handled` are the kinds that this process has handlers for; None in a platform, whose alarms cover the
+        rest."""
         super().__init__(interval_s)
         self._database = database
         self._handled = handled
 
     async def run_once(self) -> int:
-        """Count; how many mailboxes are not idle. A kind or status that is gone stops being reported."""
+        """Returns how many mailboxes are not idle. A kind or status that no row has is no longer reported."""
         async with self._database.connection() as conn:
             summary = await mailbox_admin.summary(conn)
             set_aside = await mailbox_admin.set_aside_lately(conn, within_s=SET_ASIDE_S)
@@ -43,10 +44,10 @@ class MailboxGauges(Loop):
 
 
 def _unhandled(summary: Sequence[Summary], handled: Collection[str]) -> dict[str, float]:
-    """Mailboxes with work, by kind. Our own kinds are 0 also while they have none: another worker, which does not
-    handle them, may see some a moment before us."""
-    found: dict[str, float] = dict.fromkeys(handled, 0)
+    """Mailboxes with pending events and no handler, by kind. Handled kinds are reported as 0, which overrides the
+    gauge of a worker that does not handle them."""
+    counts: dict[str, float] = dict.fromkeys(handled, 0)
     for each in summary:
         if each.kind not in handled and each.status != MailboxStatus.DEAD:
-            found[each.kind] = found.get(each.kind, 0) + each.mailboxes
-    return found
+            counts[each.kind] = counts.get(each.kind, 0) + each.mailboxes
+    return counts

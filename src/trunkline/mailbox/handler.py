@@ -1,8 +1,8 @@
-"""What a handler is given, and what it gives back.
+"""The arguments and results of handlers.
 
-A handler gets mailboxes of its kind, each with its pending events in order. It works on them for as long as it needs,
-with no transaction open, and returns what is to be written. That is written in the transaction that completes the
-mailboxes, so effects and completion are one. If the lease was lost meanwhile, nothing is written.
+A handler gets mailboxes of its kind, each with its pending events in order. It runs for as long as it needs, with no
+transaction open, and returns a function that writes its effects. The worker calls that function in the transaction that
+completes the mailboxes, so both are committed or neither is. If the lease was lost meanwhile, nothing is written.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,20 +16,20 @@ from trunkline.store.mailboxes import Event, NewEvent, Parked
 # The pending events of each mailbox, by its key.
 Batch = Mapping[str, Sequence[Event]]
 AfterCommit = Callable[[], Awaitable[None]]
-# Runs inside the completing transaction. It must not touch mailboxes, which are locked after it and sorted.
+# Runs inside the completing transaction. It must not touch mailboxes, which are locked after it, in sorted order.
 Write = Callable[[Connection], Awaitable[AfterCommit | None]]
 
 
 class BadHandler(TrunklineError, TypeError):
-    """A handler that cannot be run, or that hands over a function which cannot."""
+    """A handler that cannot be run, or that returns a function which cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a batch, if it is more than one function that writes."""
+    """The result of a batch, if it is more than one function that writes."""
 
     write: Write | None = None
-    # Events that nobody can read. They are set aside with their error, and the rest of the mailbox goes on.
+    # Events that the handler cannot read. They are set aside with their error, and the mailbox goes on without them.
     parked: Sequence[Parked] = ()
     # Events for other mailboxes, appended in the same transaction.
     send: Sequence[NewEvent] = ()
@@ -42,8 +42,8 @@ class Handler(Protocol):
     def kind(self) -> str: ...
 
     async def handle(self, batch: Batch) -> Write | Done | None:
-        """Work out what the events mean. It may be called again with the same events: only what it returns happens
-        once. An exception puts the mailbox back for later, with all its events and those that join them."""
+        """Process the events. It may be called again with the same events: only the write that it returns happens once.
+        After an exception the mailbox is retried later, with all its events and those appended meanwhile."""
         ...
 
 

@@ -1,7 +1,8 @@
-"""Keeps the leases of what is being handled, for as long as it takes.
+"""Renews the leases of claimed mailboxes while their handlers run.
 
-All leases of a worker are renewed by one statement, three times in a lease. Work whose lease is lost all the same
-(this process stood still, or Postgres was away) is cancelled: somebody else is at it, and its effects would be refused.
+One statement renews all leases of a worker, three times per lease. A handler whose lease is lost all the same (this
+process was paused, or Postgres was away) is cancelled: another worker has the mailbox, and the fence would refuse its
+effects.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ BEATS_PER_LEASE = 3
 
 
 class MailboxLeaseLost(Exception):
-    """Another worker owns these mailboxes now; nothing of this work may be written."""
+    """Another worker owns these mailboxes now: this run must write nothing."""
 
 
 class Leases:
@@ -50,8 +51,8 @@ class Leases:
 
     @contextmanager
     def cancelled_if_lost(self, claims: Sequence[Claim]) -> Iterator[None]:
-        """Leave the block with `MailboxLeaseLost` once none of these is ours. Never around a commit: what is written
-        must not be told as lost."""
+        """Leave the block with `MailboxLeaseLost` once this worker holds none of these. Never around a commit:
+        committed work must not be reported as lost."""
         task = asyncio.current_task()
         assert task is not None
         fences = [claim.fence for claim in claims]
@@ -66,8 +67,8 @@ class Leases:
             for fence in fences:
                 self._cancellable.pop(fence, None)
 
-    def give_up(self, claims: Sequence[Claim]) -> None:
-        """Renew these no longer, whoever goes on with them."""
+    def drop(self, claims: Sequence[Claim]) -> None:
+        """Stop renewing these."""
         for claim in claims:
             self._held.pop(claim.fence, None)
             self._cancellable.pop(claim.fence, None)
@@ -82,7 +83,7 @@ class Leases:
             await self.renew()
 
     async def renew(self) -> None:
-        """All of them, now."""
+        """Renew all of them now."""
         if not self._held:
             return
         try:
@@ -90,15 +91,15 @@ class Leases:
                 lost = await mailboxes.renew(
                     conn, self._kind, list(self._held.values()), lease_s=self._lease_s
                 )
-        except Exception as error:  # without a beat every lease would be lost: there is always a next one
+        except Exception as error:  # the loop must go on: without renewals every lease would be lost
             log.warning(
                 "mailbox.leases_not_renewed", kind=self._kind, count=len(self._held), error=describe(error)
             )
             return
         for fence in lost:
-            self._drop(fence)
+            self._lose(fence)
 
-    def _drop(self, fence: int) -> None:
+    def _lose(self, fence: int) -> None:
         self._held.pop(fence, None)
         task = self._cancellable.pop(fence, None)
         if task is not None and task not in self._cancellable.values():

@@ -1,4 +1,5 @@
-"""What mailboxes count. Every kind is labelled; `issue` also has the names that its dashboards know."""
+"""Counts events and mailboxes in metrics. Every kind has a label; `issue` also has the names that its dashboards
+use."""
 
 from functools import cache
 
@@ -10,32 +11,32 @@ ISSUE = "issue"
 
 
 def appended(kind: str, events: int, *, queued: int, dead: int) -> None:
-    """Events that are durable, the mailboxes that were `idle` before, and those that nobody will look into."""
-    of_events, of_queued, of_dead = _appended(kind)
-    of_events.inc(events)
+    """Durable events, the mailboxes that were `idle` before, and those that are dead."""
+    events_counter, queued_counter, dead_counter = _appended(kind)
+    events_counter.inc(events)
     if queued:
-        of_queued.inc(queued)
+        queued_counter.inc(queued)
     if dead:
-        of_dead.inc(dead)
+        dead_counter.inc(dead)
     if kind == ISSUE:
         metrics.ISSUES_QUEUED.inc(queued)
 
 
-# Finding a counter by its label costs as much as counting thrice, and an append may be alone.
+# Finding a counter by its label costs three times as much as counting, and an append may be alone.
 @cache
 def _appended(kind: str) -> tuple[Counter, Counter, Counter]:
     counters = (metrics.MAILBOX_APPENDED, metrics.MAILBOX_QUEUED, metrics.MAILBOX_APPENDED_TO_DEAD)
-    of_events, of_queued, of_dead = (counter.labels(kind) for counter in counters)
-    return of_events, of_queued, of_dead
+    appended, queued, dead = (counter.labels(kind) for counter in counters)
+    return appended, queued, dead
 
 
 def processed(kind: str, events: int, took_s: float) -> None:
     """One mailbox, completed."""
-    of_events, of_mailboxes, of_seconds, of_batches = _processed(kind)
-    of_events.inc(events)
-    of_mailboxes.inc()
-    of_seconds.observe(took_s)
-    of_batches.observe(events)
+    events_counter, mailboxes_counter, seconds, batch_sizes = _processed(kind)
+    events_counter.inc(events)
+    mailboxes_counter.inc()
+    seconds.observe(took_s)
+    batch_sizes.observe(events)
     if kind == ISSUE:
         metrics.ISSUES_PROCESSED.inc()
         metrics.ISSUES_SECONDS.observe(took_s)
@@ -52,7 +53,7 @@ def _processed(kind: str) -> tuple[Counter, Counter, Histogram, Histogram]:
     )
 
 
-def pending_nudges(kind: str, count: int) -> None:
+def pending_wakeups(kind: str, count: int) -> None:
     metrics.MAILBOX_PENDING_NUDGES.labels(kind).set(count)
     if kind == ISSUE:
         metrics.ISSUES_PENDING_MESSAGES.set(count)

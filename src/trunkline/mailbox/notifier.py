@@ -1,7 +1,7 @@
-"""Sends wakeups and their acknowledgements beside the work, so that a slow Valkey slows nobody.
+"""Sends wakeups and their acknowledgements in the background, so that a slow Valkey delays neither appends nor workers.
 
-Both are hints: a wakeup that is lost costs a second, until the sweep; an acknowledgement that is lost, an entry on the
-pending list, until it is tidied.
+Both are hints: a lost wakeup costs one second, until the sweep; a lost acknowledgement costs an entry on the pending
+list, until the worker tidies it.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
-# What has gathered behind a Valkey that does not answer. The sweep finds the rest before Valkey is back.
+# How many wakeups are queued while Valkey does not answer. The sweep finds the others before Valkey is back.
 WAITING_MAX = 10_000
 
 
 class MailboxNotifier:
-    """One sender; what gathers while it waits for an answer leaves together."""
+    """One sender; wakeups that come in while it waits for a reply are sent together."""
 
     def __init__(self, bus: Bus):
         self._bus = bus
@@ -28,26 +28,26 @@ class MailboxNotifier:
         self._sender: asyncio.Task[None] | None = None
 
     def wake(self, kind: str, keys: Iterable[str]) -> None:
-        """Tell the workers of a kind to look into these mailboxes."""
+        """Wake the workers of a kind for these mailboxes."""
         waiting = self._waiting.setdefault(kind, {})
         if len(waiting) < WAITING_MAX:
             waiting.update(dict.fromkeys(keys))
         self._start()
 
     def acknowledge(self, kind: str, ids: Iterable[str]) -> None:
-        """These wakeups have been heard and acted upon."""
+        """A worker has received these wakeups and acted upon them."""
         done = self._done.setdefault(kind, [])
         if len(done) < WAITING_MAX:
             done.extend(ids)
         self._start()
 
     async def flush(self) -> None:
-        """Return when everything was sent or given up on."""
+        """Return when everything was sent or dropped."""
         while self._sender is not None and not self._sender.done():
             await asyncio.wait([self._sender])
 
     async def aclose(self) -> None:
-        """Also close the bus, where it is nobody else's."""
+        """Flush, and close the connection, if this notifier owns it."""
         await self.flush()
         await self._bus.close()
 

@@ -1,7 +1,7 @@
-"""What happens to claimed mailboxes: handle, write, complete; or fail and come back later.
+"""Processes claimed mailboxes: handle, write, complete; or fail and retry later.
 
-Three short steps with no transaction open in between. The mailboxes of a batch that fails are seen to one by one: the
-one that spoils it goes back with a later turn, and its neighbours go on.
+Three short steps with no transaction open in between. After a failed batch its mailboxes are processed one by one: the
+one that fails is retried later, and the others complete.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ from trunkline.telemetry import bind, get_logger, metrics, span
 log = get_logger(__name__)
 
 ERROR_LENGTH_MAX = 2_000
-# How many of a failed batch are seen to at once. Each takes a connection for its transaction.
+# How many mailboxes of a failed batch are processed concurrently. Each takes a connection for its transaction.
 APART_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRule:
-    """How often a mailbox may fail, and when it is tried again: after the first failure in a row, the second, …"""
+    """How often a mailbox may fail in a row, and the backoff between its tries."""
 
     failures_max: int = 10
     backoff_first_s: float = 1.0
     backoff_max_s: float = 300.0
-    # For all that a handler does: `handle`, and the writing that it returned. What it asked for after the commit has as
-    # long again. One that never returns would be renewed for ever.
+    # For `handle` and the write that it returned; the function after the commit has as long again. Without it the lease
+    # of a handler that never returns would be renewed for ever.
     timeout_s: float = 600.0
 
     def delay_s(self, failures_before: int) -> float:
@@ -58,8 +58,8 @@ class Processor:
         lock_timeout_ms: int | None,
         own: Database,
     ):
-        # Connections of handlers' transactions. What they hold open starves nobody but handlers: completions that write
-        # nothing and failures have others.
+        # The pool of handlers' transactions. Open ones starve only handlers: completions without a write and failures
+        # use the pool `own`.
         self._database = database
         self._own = own
         self._handler = handler
@@ -70,39 +70,39 @@ class Processor:
         self._attempts: dict[asyncio.Task[Any], HandlerRun] = {}
 
     async def process(self, pieces: Sequence[ClaimedMailbox]) -> None:
-        """See them through: afterwards each is completed, put back, dead, or somebody else's."""
-        hand = asyncio.current_task()
-        assert hand is not None, "a coroutine runs in a task"
+        """Afterwards each mailbox is completed, queued again, dead, or another worker's."""
+        slot_task = asyncio.current_task()
+        assert slot_task is not None, "a coroutine runs in a task"
         with self._leases.kept([piece.claim for piece in pieces]):
-            await self._process(pieces, hand)
+            await self._process(pieces, slot_task)
 
     @property
     def attempts(self) -> "list[HandlerRun]":
         return list(self._attempts.values())
 
-    def of_task(self, task: "asyncio.Task[Any] | None") -> "HandlerRun | None":
-        """What this task is at. Asked from another thread too."""
+    def find_by_task(self, task: "asyncio.Task[Any] | None") -> "HandlerRun | None":
+        """The run of this task. Called from another thread too."""
         return self._attempts.get(task) if task is not None else None
 
     async def abandon(self, attempt: "HandlerRun", error: Exception) -> None:
-        """Its handler was told to stop and goes on: its mailboxes are let go of, and come back later. What the handler
-        still does is refused by the fence."""
+        """Its handler was cancelled and runs on: release its mailboxes, which are retried later. The fence refuses what
+        the handler still writes."""
         self._attempts.pop(attempt.task, None)
         attempt.is_abandoned = True
-        attempt.scope.give_up()
-        ours = [claim for claim in attempt.claims if self._leases.is_kept(claim)]
-        self._leases.give_up(ours)
+        attempt.scope.abandon()
+        held = [claim for claim in attempt.claims if self._leases.is_kept(claim)]
+        self._leases.drop(held)
         metrics.MAILBOX_FAILED.labels(self._handler.kind).inc()
-        for claim in ours:
+        for claim in held:
             await self._fail(claim, error)
 
-    async def _process(self, pieces: Sequence[ClaimedMailbox], hand: "asyncio.Task[Any]") -> None:
+    async def _process(self, pieces: Sequence[ClaimedMailbox], slot_task: "asyncio.Task[Any]") -> None:
         try:
-            await self._attempt(pieces, hand)
+            await self._attempt(pieces, slot_task)
         except MailboxLeaseLost:
             log.warning("mailbox.lease_lost", kind=self._handler.kind, count=len(pieces))
         except _PartlyLost as lost:
-            await self._process([piece for piece in pieces if piece.claim.key in lost.still_ours], hand)
+            await self._process([piece for piece in pieces if piece.claim.key in lost.still_ours], slot_task)
         except Abandoned:
             log.warning("mailbox.ended_after_all", kind=self._handler.kind, count=len(pieces))
         except Exception as error:
@@ -113,25 +113,25 @@ class Processor:
                 log.warning(
                     "mailbox.batch_failed", kind=self._handler.kind, count=len(pieces), error=describe(error)
                 )
-                await self._process_apart(pieces, hand)
+                await self._process_apart(pieces, slot_task)
 
-    async def _process_apart(self, pieces: Sequence[ClaimedMailbox], hand: "asyncio.Task[Any]") -> None:
-        hands = asyncio.Semaphore(APART_MAX)
+    async def _process_apart(self, pieces: Sequence[ClaimedMailbox], slot_task: "asyncio.Task[Any]") -> None:
+        slots = asyncio.Semaphore(APART_MAX)
 
         async def process(piece: ClaimedMailbox) -> None:
-            async with hands:
-                await self._process([piece], hand)
+            async with slots:
+                await self._process([piece], slot_task)
 
         async with asyncio.TaskGroup() as group:
             for piece in pieces:
                 group.create_task(process(piece))
 
-    async def _attempt(self, pieces: Sequence[ClaimedMailbox], hand: "asyncio.Task[Any]") -> None:
+    async def _attempt(self, pieces: Sequence[ClaimedMailbox], slot_task: "asyncio.Task[Any]") -> None:
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         deadline_s = asyncio.get_running_loop().time() + self._rule.timeout_s
         scope = HandlerScope("mailbox", self._handler.kind)
-        attempt = HandlerRun(task, hand, [piece.claim for piece in pieces], deadline_s, scope)
+        attempt = HandlerRun(task, slot_task, [piece.claim for piece in pieces], deadline_s, scope)
         self._attempts[task] = attempt
         scope.enter()
         try:
@@ -181,7 +181,7 @@ class Processor:
         return completed, after
 
     async def _begin(self, stack: AsyncExitStack, deadline_s: float) -> Connection:
-        """Within the handler's time: past it, this would look like a handler that does not stop."""
+        """Within the handler's timeout: past it, this would count as a handler that does not stop."""
         try:
             async with asyncio.timeout_at(deadline_s):
                 return await stack.enter_async_context(self._database.transaction())
@@ -189,7 +189,7 @@ class Processor:
             raise PoolEmpty("No connection came free within the time of the handler.") from error
 
     async def _written(self, tx: Connection, write: Write, attempt: "HandlerRun") -> AfterCommit | None:
-        """Before the completion and the commit, which nothing may interrupt: what is written must not be told as
+        """Before the completion and the commit, which nothing may interrupt: a committed write must not be reported as
         failed."""
         self._check("write", write)
         with attempt.scope.holding(partial(self._database.take_away, tx)):
@@ -200,12 +200,12 @@ class Processor:
         return after
 
     def _check(self, what: str, function: Write | AfterCommit) -> None:
-        """Before it has an effect, and before anything is committed that would have to follow."""
+        """Called before the function has an effect, and before the commit that it would follow."""
         if (reason := callback_refusal(function)) is not None:
             raise BadHandler(f"The {what} of mailboxes of kind {self._handler.kind} cannot be run: {reason}")
 
     async def _complete(self, pieces: Sequence[ClaimedMailbox]) -> dict[str, Completed]:
-        """With nothing to write, one statement does it. What was lost takes nothing from the others."""
+        """Without a write, one statement completes all. A lost lease does not affect the others."""
         async with self._own.connection() as conn:
             completed = await mailboxes.complete(conn, pieces)
         if len(completed) < len(pieces):
@@ -213,10 +213,10 @@ class Processor:
         return completed
 
     async def _send(self, tx: Connection, pieces: Sequence[ClaimedMailbox], done: Done) -> None:
-        """Locks are taken sorted, ours and the addressees' together: two handlers that write to each other's
-        mailboxes would otherwise wait for each other."""
-        ours = {(piece.claim.kind, piece.claim.key) for piece in pieces}
-        await mailboxes.lock(tx, ours | {(event.kind, event.key) for event in done.send})
+        """Lock the claimed and the receiving mailboxes together, in sorted order: two handlers that send to each
+        other's mailboxes would otherwise deadlock."""
+        claimed = {(piece.claim.kind, piece.claim.key) for piece in pieces}
+        await mailboxes.lock(tx, claimed | {(event.kind, event.key) for event in done.send})
         await mailboxes.append(tx, done.send)
 
     def _count(self, pieces: Sequence[ClaimedMailbox], completed: dict[str, Completed]) -> None:
@@ -225,7 +225,7 @@ class Processor:
                 measures.processed(self._handler.kind, len(piece.events), mailbox.took.total_seconds())
 
     def _wake(self, completed: dict[str, Completed], done: Done) -> None:
-        """More has come meanwhile, here or for those we wrote to."""
+        """Wake workers for mailboxes that got events meanwhile, and for the receivers of sent events."""
         again = [key for key, mailbox in completed.items() if mailbox.status is MailboxStatus.QUEUED]
         if again:
             self._notifier.wake(self._handler.kind, again)
@@ -242,7 +242,7 @@ class Processor:
             )
 
     async def _follow_up(self, after: AfterCommit, deadline_s: float) -> None:
-        """What is committed stays done; what could not be said to others is healed by their reconcilers."""
+        """A failure here undoes nothing: the reconcilers of the other components repair what they missed."""
         try:
             async with asyncio.timeout_at(deadline_s):
                 await awaitable(after(), after)
@@ -252,12 +252,12 @@ class Processor:
             )
 
     async def _fail(self, claim: Claim, error: Exception) -> None:
-        words = f"{type(error).__name__}: {error}".rstrip(": ").replace("\x00", "")[:ERROR_LENGTH_MAX]
+        text = f"{type(error).__name__}: {error}".rstrip(": ").replace("\x00", "")[:ERROR_LENGTH_MAX]
         async with self._own.connection() as conn:
             status = await mailboxes.fail(
                 conn,
                 claim,
-                words.encode("utf-8", "replace").decode(),
+                text.encode("utf-8", "replace").decode(),
                 failures_max=self._rule.failures_max,
                 delay_s=self._rule.delay_s(claim.failures),
                 counts=not is_of_database(error),
@@ -274,31 +274,31 @@ class Processor:
 
 @dataclass(slots=True, eq=False)
 class HandlerRun:
-    """One call of a handler, with all that follows from it."""
+    """One call of a handler, with its write and completion."""
 
     task: "asyncio.Task[Any]"
-    # The one that has a slot of the worker's: this one, unless a batch is seen to one by one.
-    hand: "asyncio.Task[Any]"
+    # The task that has a slot of the worker: `task`, unless a batch is processed one by one.
+    slot_task: "asyncio.Task[Any]"
     claims: Sequence[Claim]
-    # By then it was told to end, on the clock of the event loop.
+    # When it is cancelled, on the clock of the event loop.
     deadline_s: float
-    # What it holds (connections of what it writes, with their locks) goes back if it is given up on.
+    # Releases its resources (connections, with their locks) if it is abandoned.
     scope: HandlerScope
-    # When it was first seen that none of its leases is ours any more.
+    # When the worker first saw that it holds none of its leases any more.
     lost_s: float | None = None
     is_abandoned: bool = False
 
 
 class Abandoned(Exception):
-    """A handler ended after it had been given up on. What came of it counts for nothing."""
+    """A handler ended after it was abandoned. Its result is ignored."""
 
 
 class HandlerStuck(TrunklineError):
-    """A handler was told to stop and goes on."""
+    """A handler was cancelled and runs on."""
 
 
 class _PartlyLost(Exception):
-    """Some of a batch were no longer ours when it was to be written. Nothing was; those that are ours go on."""
+    """Another worker owned some of a batch at its write. Nothing was written; those still held are processed again."""
 
     def __init__(self, still_ours: frozenset[str]):
         super().__init__(f"{len(still_ours)} are still ours")

@@ -1,6 +1,7 @@
-"""Removes what nobody needs any more: processed events past their age, then mailboxes that are empty.
+"""Removes processed events after their retention, then mailboxes that are empty.
 
-The age is also how long a repeated event is recognised: its dedupe key goes with it. Safe to run in many processes.
+The retention is also how long a duplicate event is recognised: its dedupe key goes with it. Safe to run in many
+processes.
 """
 
 from trunkline.loops.base import Loop
@@ -11,7 +12,7 @@ from trunkline.telemetry import get_logger
 log = get_logger(__name__)
 
 DAY_S = 86_400.0
-# One statement stays in the milliseconds, so that it never stands in anybody's way.
+# Keeps one statement in the milliseconds, so that it blocks no other.
 CHUNK = 2_000
 
 
@@ -24,7 +25,7 @@ class MailboxRetention(Loop):
         self._keep_s = keep_s
 
     async def run_once(self) -> int:
-        """Remove everything that is due to go; how many rows that were."""
+        """Returns how many rows were removed."""
         events, mailboxes = await self._events(), await self._mailboxes()
         if events or mailboxes:
             log.info("mailbox.retired", events=events, mailboxes=mailboxes)

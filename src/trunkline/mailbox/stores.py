@@ -18,7 +18,7 @@ LIST_MAX = 1_000
 
 
 def issue_id_of(integration_id: str, external_issue_id: str) -> str:
-    """The key of an issue that its tracker knows by another name."""
+    """The key of an issue, from the id that its tracker has for it."""
     return f"{integration_id}/{external_issue_id}"
 
 
@@ -32,7 +32,7 @@ class IssueStore:
         self._lease_s = lease_s
 
     async def upsert(self, issue_id: str) -> MailboxRow:
-        """The issue, made if it is new."""
+        """The issue, created if it is new."""
         async with self._database.transaction() as tx:
             await mailboxes.lock(tx, {(self._kind, issue_id)})
             row = await mailbox_admin.get(tx, self._kind, issue_id)
@@ -46,7 +46,7 @@ class IssueStore:
     async def get_by_integration_and_external_id(
         self, integration_id: str, external_issue_id: str
     ) -> MailboxRow | None:
-        """Where several trackers share a kind, an issue is named by both."""
+        """If several trackers share a kind, an issue is identified by both ids."""
         return await self.get_by_id(issue_id_of(integration_id, external_issue_id))
 
     async def queue_if_idle(self, issue_id: str) -> bool:
@@ -55,7 +55,7 @@ class IssueStore:
             return await conn.fetchval(_SQL.queue_if_idle, self._kind, issue_id) is not None
 
     async def claim_queued(self, issue_id: str) -> ClaimedMailbox | None:
-        """`queued → processing`, or from a lease that ran out. None if somebody else has it, or it has no work."""
+        """`queued → processing`, also after an expired lease. None if another worker has it, or it has no events."""
         async with self._database.connection() as conn:
             claimed = await mailboxes.claim(
                 conn,
@@ -69,8 +69,8 @@ class IssueStore:
         return claimed[0] if claimed else None
 
     async def set_processed(self, tx: Connection, claimed: ClaimedMailbox) -> bool:
-        """`processing → idle`, or `queued` if more has come. Last in its transaction, which must not be committed if
-        the answer is false: the lease was lost."""
+        """`processing → idle`, or `queued` if events came meanwhile. Last in its transaction. False: the lease was
+        lost, and the transaction must not be committed."""
         return bool(await mailboxes.complete(tx, [claimed]))
 
 
@@ -82,7 +82,7 @@ class EventLogStore:
         self._kind = kind
 
     async def create(self, event: NewEvent) -> StoredEvent:
-        """The event, new or not: a doubled one is the first. Its issue is queued with it."""
+        """The event, or for a duplicate the first one. Its issue is queued with it."""
         stored, _ = await self.create_or_get(event)
         return stored
 
@@ -105,13 +105,13 @@ class EventLogStore:
             )
 
     async def mark_batch_processed(self, tx: Connection, claim: Claim, seqs: Sequence[int]) -> int:
-        """How many were marked: none, if the claim is no longer ours."""
+        """Returns how many were marked: 0 if the claim was lost."""
         return len(await tx.fetch(_SQL.mark, self._kind, claim.key, claim.fence, list(seqs)))
 
     async def mark_processed(self, tx: Connection, claim: Claim, seq: int) -> bool:
         return await self.mark_batch_processed(tx, claim, [seq]) == 1
 
     async def mark_failed(self, issue_id: str, seq: int, error: str) -> bool:
-        """Set one event aside with its error; the rest of the issue goes on without it."""
+        """Set one event aside with its error; the issue goes on without it."""
         async with self._database.connection() as conn:
             return await mailbox_admin.set_aside(conn, self._kind, issue_id, seq, error)

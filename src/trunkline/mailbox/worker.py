@@ -1,8 +1,8 @@
-"""The way out of mailboxes: hear of work, claim it, see to it.
+"""Claims mailboxes with pending events and processes them.
 
-Work is heard of in two ways. A wakeup on the stream comes milliseconds after an append. The sweep asks Postgres every
-second; it is also the scan at start, and what finds mailboxes whose wakeup was lost or whose worker died. As many
-batches are in hand at once as the limits say, so one slow mailbox delays no other.
+It finds them in two ways. A wakeup on the stream comes milliseconds after an append. The sweep queries Postgres every
+second; it is also the scan at the start, and finds mailboxes whose wakeup was lost or whose worker died. Several
+batches are processed concurrently, up to the limit, so one slow mailbox delays no other.
 """
 
 import asyncio
@@ -42,28 +42,28 @@ __all__ = [
 
 log = get_logger(__name__)
 
-# What a batch waits for a row that one of its mailboxes needs: the others do not wait for whoever holds it.
+# How long the write of a batch waits for a locked row that one of its mailboxes needs.
 BATCH_LOCK_TIMEOUT_MS = 500
-# So many mailboxes of a batch are named in a log line.
+# How many mailboxes of a batch a log line names.
 NAMED_MAX = 10
-# How long statements may be under way that began before Postgres' clock was set.
+# How long statements may run that began before Postgres' clock was set.
 CLOCK_SETTLE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    # Mailboxes that a handler gets in one call, and calls that are under way at once.
+    # Mailboxes that a handler gets in one call, and concurrent calls.
     batch_max: int = 100
     concurrency: int = 4
-    # Events of one mailbox that are read at once; the others follow in its next turn.
+    # Events of one mailbox that are read at once; the others follow with its next claim.
     events_max: int = 1_000
     lease_s: float = 15.0
     sweep_s: float = 1.0
-    # How long a wakeup waits for others, where handling many at once is cheaper than handling one at once.
+    # How long a wakeup waits for others, for handlers to which a batch costs less than its mailboxes one by one.
     linger_s: float = 0.0
-    # How long a stopping worker waits for what is in hand. The rest is given back.
+    # How long a stopping worker waits for running handlers. Then it returns the claims of the others.
     stop_s: float = 20.0
-    # How long a handler that was told to stop may still take. Then it is named, and its slot and lease are given up.
+    # How long a cancelled handler may still run. Then the worker logs it and releases its slot and lease.
     cancel_grace_s: float = 5.0
     tidy_s: float = 60.0
     failure: FailureRule = field(default_factory=FailureRule)
@@ -85,8 +85,8 @@ class MailboxWorker(Loop):
         *,
         own: Database | None = None,
     ):
-        """`database` is for the transactions in which handlers write; claims, renewals and completions have connections
-        of their `own`, or share those."""
+        """`database` is for the transactions in which handlers write; claims, renewals and completions use `own`, or
+        share the first."""
         if (reason := refusal(handler.handle)) is not None:
             raise BadHandler(f"The handler of mailboxes of kind {handler.kind} cannot be run: {reason}")
         super().__init__(limits.sweep_s)
@@ -110,15 +110,15 @@ class MailboxWorker(Loop):
         )
         self._watch = LoopWatch(limits.lease_s / 3, self._blocked)
         self._abandoning: set[asyncio.Task[None]] = set()
-        # Wakes a worker that waits for a hand: one that is stuck was given up.
-        self._hand_free = asyncio.Event()
-        self._in_hand: dict[asyncio.Task[None], Sequence[Claim]] = {}
+        # Wakes a worker that waits for a slot: a stuck handler was abandoned.
+        self._slot_freed = asyncio.Event()
+        self._running: dict[asyncio.Task[None], Sequence[Claim]] = {}
         self._wakeups = Wakeups()
         self._hearing: asyncio.Future[Wakeups] | None = None
         self._has_more = False
         self._sweep_at_s = self._tidy_at_s = float("-inf")
         self._jumps = ClockJumps()
-        # Until then leases are left alone that ran out because the clock was set forward.
+        # Until then the worker claims no lease that expired only because the clock was set forward.
         self._leases_end_s = self._went_back_until_s = float("-inf")
         self._went_back_s = 0.0
 
@@ -135,31 +135,32 @@ class MailboxWorker(Loop):
         self._stop_hearing()
 
     def _stop_hearing(self) -> None:
-        """The client may miss a cancellation that comes while it takes a connection, so it is told until it hears."""
+        """The client may miss a cancellation while it takes a connection, so cancel it until it ends."""
         if self._hearing is not None and not self._hearing.done():
             self._hearing.cancel()
             asyncio.get_running_loop().call_later(0.05, self._stop_hearing)
 
     async def wait(self) -> None:
-        """Until there is a hand free and something to do: a wakeup, the next sweep, or the rest of a full one."""
+        """Until there is a free slot and something to claim: a wakeup, the next sweep, or the remainder of a full
+        one."""
         if not self._room:
-            self._hand_free.clear()
-            freed = asyncio.ensure_future(self._hand_free.wait())
+            self._slot_freed.clear()
+            freed = asyncio.ensure_future(self._slot_freed.wait())
             try:
-                await self._unless_stopping([*self._in_hand, freed])
+                await self._unless_stopping([*self._running, freed])
             finally:
                 freed.cancel()
         elif not self._has_more:
             self._wakeups = await self._listen()
 
     async def run_once(self) -> int:
-        """Claim what is due, as much as there is room for, and begin on it; how many mailboxes were claimed."""
+        """Claim due mailboxes, as many as there is room for, and begin them. Returns how many were claimed."""
         try:
-            claimed = await self._take_nudged()
+            claimed = await self._claim_woken()
             if self._room and (self._has_more or self._now_s() >= self._sweep_at_s):
                 claimed += await self._sweep()
         except Exception:
-            # The next run asks again. One that asked nobody would look like a recovery, twice a second.
+            # The next run sweeps again. One without a query would look like a recovery, twice a second.
             self._sweep_at_s = float("-inf")
             raise
         if self._now_s() >= self._tidy_at_s:
@@ -167,13 +168,13 @@ class MailboxWorker(Loop):
         return claimed
 
     async def drain(self) -> int:
-        """See to everything that is due now; how many mailboxes that were. For tests, and commands that run once."""
+        """Process everything that is due now. Returns how many mailboxes. For tests, and commands that run once."""
         total = 0
         while True:
             self._sweep_at_s = float("-inf")
             claimed = await self.run_once()
-            while self._in_hand:
-                await asyncio.wait(self._in_hand)
+            while self._running:
+                await asyncio.wait(self._running)
             await self._notifier.flush()
             if not claimed:
                 return total
@@ -181,46 +182,46 @@ class MailboxWorker(Loop):
 
     @property
     def _room(self) -> int:
-        """How many more mailboxes could be begun on at once."""
-        return max(0, self._limits.concurrency - len(self._in_hand)) * self._limits.batch_max
+        """How many more mailboxes could begin at once."""
+        return max(0, self._limits.concurrency - len(self._running)) * self._limits.batch_max
 
-    async def _take_nudged(self) -> int:
-        heard, self._wakeups = self._wakeups, Wakeups()
-        if not heard.keys:
+    async def _claim_woken(self) -> int:
+        wakeups, self._wakeups = self._wakeups, Wakeups()
+        if not wakeups.keys:
             return 0
-        claimed = await self._claim(heard.keys, limit=len(heard.keys))
-        self._notifier.acknowledge(self._kind, heard.ids)
+        claimed = await self._claim(wakeups.keys, limit=len(wakeups.keys))
+        self._notifier.acknowledge(self._kind, wakeups.ids)
         return claimed
 
     async def _sweep(self) -> int:
         self._sweep_at_s = self._now_s() + self._limits.sweep_s
-        await self._watch_the_clock()
+        await self._check_clock()
         limit = self._room
         claimed = await self._claim(await self._due(limit), limit=limit)
         self._has_more = claimed == limit
         return claimed
 
     async def _due(self, limit: int) -> Sequence[str] | None:
-        """None: whatever the clock says."""
+        """None: all that are due by the clock."""
         if self._now_s() >= self._leases_end_s:
             return None
         async with self._database.connection() as conn:
             return await mailboxes.truly_due(conn, self._kind, self._jumps.forward_most_s, limit)
 
-    async def _watch_the_clock(self) -> None:
-        """Turns and leases are of Postgres' clock. Set forward, it ends every lease at once: their owners renew them
-        first. Set back, it would keep everything waiting for as long as the jump was."""
-        asked_s = self._now_s()
+    async def _check_clock(self) -> None:
+        """Due times and leases are of Postgres' clock. If it was set forward, all leases end at once: their owners
+        renew them first. If it was set back, everything would wait longer by the jump."""
+        requested_s = self._now_s()
         async with self._database.connection() as conn:
             seen_at = await mailboxes.now(conn)
-        jump_s = self._jumps.note(seen_at, asked_s, self._now_s())
+        jump_s = self._jumps.note(seen_at, requested_s, self._now_s())
         if jump_s:
             log.warning("mailbox.clock_jumped", kind=self._kind, jump_s=round(jump_s, 1))
-            # Statements that were under way still write times of the old clock: it is looked at again for a while.
+            # Statements that began before the jump still write times of the old clock: keep correcting for a while.
             self._went_back_until_s = self._now_s() + CLOCK_SETTLE_S if jump_s < 0 else float("-inf")
             self._went_back_s = -jump_s
             if jump_s > 0:
-                # Every worker notices within one sweep, and renews what it has.
+                # Every worker detects the jump within one sweep, and renews its leases.
                 self._leases_end_s = self._now_s() + 1.5 * self._limits.sweep_s
                 await self._leases.renew()
         if self._now_s() < self._went_back_until_s:
@@ -234,7 +235,7 @@ class MailboxWorker(Loop):
                 )
 
     async def _claim(self, keys: Sequence[str] | None, *, limit: int) -> int:
-        """Claim and begin; how many mailboxes were claimed."""
+        """Claim and begin. Returns how many mailboxes were claimed."""
         async with self._database.connection() as conn:
             claimed = await mailboxes.claim(
                 conn,
@@ -252,7 +253,7 @@ class MailboxWorker(Loop):
         return len(claimed)
 
     async def _buried(self, conn: Connection, claim: Claim) -> bool:
-        """A mailbox that took too many workers with it ends like one whose handler failed too often."""
+        """A mailbox whose worker died too often becomes dead, like one whose handler failed too often."""
         if claim.failures < self._limits.failure.failures_max:
             return False
         error = await mailboxes.bury(conn, claim)
@@ -261,42 +262,42 @@ class MailboxWorker(Loop):
         return True
 
     def _batches(self, pieces: Sequence[ClaimedMailbox]) -> list[list[ClaimedMailbox]]:
-        """What failed before travels alone, so that it costs its neighbours nothing again."""
-        sound = [piece for piece in pieces if not piece.claim.failures]
+        """A mailbox that failed before gets a batch of its own, so that it does not fail others again."""
+        healthy = [piece for piece in pieces if not piece.claim.failures]
         size = self._limits.batch_max
         return [
             *([piece] for piece in pieces if piece.claim.failures),
-            *(sound[start : start + size] for start in range(0, len(sound), size)),
+            *(healthy[start : start + size] for start in range(0, len(healthy), size)),
         ]
 
     def _begin(self, batch: list[ClaimedMailbox]) -> None:
-        task = asyncio.create_task(self._see_to(batch), name=f"mailbox {self._kind}")
-        self._in_hand[task] = [piece.claim for piece in batch]
-        task.add_done_callback(lambda done: self._in_hand.pop(done, None))
+        task = asyncio.create_task(self._process(batch), name=f"mailbox {self._kind}")
+        self._running[task] = [piece.claim for piece in batch]
+        task.add_done_callback(lambda done: self._running.pop(done, None))
 
-    async def _see_to(self, batch: list[ClaimedMailbox]) -> None:
+    async def _process(self, batch: list[ClaimedMailbox]) -> None:
         try:
             await self._processor.process(batch)
         except Exception as error:
-            # Not even the failure could be written. The lease runs out, and somebody claims it again.
+            # Not even the failure could be written. The lease expires, and a worker claims it again.
             log.warning("mailbox.abandoned", kind=self._kind, count=len(batch), error=describe(error))
 
     async def _listen(self) -> Wakeups:
         wait_s = self._sweep_at_s - self._now_s()
         try:
-            heard = await self._receive(wait_s)
-            if heard.keys and self._limits.linger_s:
+            wakeups = await self._receive(wait_s)
+            if wakeups.keys and self._limits.linger_s:
                 await self.pause(self._limits.linger_s)
                 late = await self._receive(0)
-                heard = Wakeups(heard.ids + late.ids, tuple(dict.fromkeys(heard.keys + late.keys)))
-            return heard
+                wakeups = Wakeups(wakeups.ids + late.ids, tuple(dict.fromkeys(wakeups.keys + late.keys)))
+            return wakeups
         except BusUnavailable as error:
             log.debug("mailbox.deaf", kind=self._kind, error=str(error))
             await self.pause(wait_s)
             return Wakeups()
 
     async def _receive(self, timeout_s: float) -> Wakeups:
-        """Hear what there is, but not past the moment in which the worker is told to stop."""
+        """Receive wakeups until the timeout, or until the worker stops."""
         self._hearing = asyncio.ensure_future(
             mailbox_wakeups.receive(
                 self._bus, self._kind, self._worker, count=self._room, timeout_s=max(0.0, timeout_s)
@@ -318,10 +319,10 @@ class MailboxWorker(Loop):
         except BusUnavailable as error:
             log.debug("mailbox.not_tidied", kind=self._kind, error=str(error))
         else:
-            measures.pending_nudges(self._kind, pending)
+            measures.pending_wakeups(self._kind, pending)
 
     async def _unless_stopping(self, awaited: Iterable["asyncio.Future[Any]"]) -> None:
-        """Wait for the first of these, or for the word to stop."""
+        """Wait for the first of these, or until the worker stops."""
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait([*awaited, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -329,25 +330,25 @@ class MailboxWorker(Loop):
             stopping.cancel()
 
     async def _finish(self) -> None:
-        """See what is in hand to its end; what takes too long is given back, for another worker to begin at once."""
+        """Wait for running handlers; return the claims of those that take too long, so that another worker begins."""
         task = asyncio.current_task()
         hurried = task is not None and task.cancelling() > 0
-        if self._in_hand and not hurried:
-            await asyncio.wait(self._in_hand, timeout=self._limits.stop_s)
-        left = dict(self._in_hand)
+        if self._running and not hurried:
+            await asyncio.wait(self._running, timeout=self._limits.stop_s)
+        left = dict(self._running)
         for unfinished in left:
             unfinished.cancel()
         if left:
             _, stuck = await asyncio.wait(left, timeout=self._limits.cancel_grace_s)
             for attempt in self._processor.attempts:
-                if attempt.hand in stuck:
-                    self._name(attempt)
-                    attempt.scope.give_up()
+                if attempt.slot_task in stuck:
+                    self._log_stuck(attempt)
+                    attempt.scope.abandon()
                     leave_behind(attempt.task)
-            for hand in stuck:
-                leave_behind(hand)
+            for task_stuck in stuck:
+                leave_behind(task_stuck)
             claims = [claim for claims in left.values() for claim in claims]
-            self._leases.give_up(claims)
+            self._leases.drop(claims)
             await self._give_back(claims)
             if stuck:
                 log.error("mailbox.stopped_without", kind=self._kind, unfinished=len(stuck))
@@ -356,22 +357,24 @@ class MailboxWorker(Loop):
         await self._notifier.flush()
 
     def _find_stuck(self) -> None:
-        """Three times in a lease: a handler that was told to stop, by its time-out or because its lease was lost, and
-        goes on. Its slot is given up, and its mailboxes come back later."""
+        """Called three times per lease: abandon handlers that run on after their timeout or the loss of their lease.
+        That frees their slots, and their mailboxes are retried later."""
         now_s = self._now_s()
         for attempt in self._processor.attempts:
             if attempt.lost_s is None and not any(map(self._leases.is_kept, attempt.claims)):
                 attempt.lost_s = now_s
-            told_s = min(attempt.deadline_s, attempt.lost_s if attempt.lost_s is not None else float("inf"))
-            if now_s - told_s >= self._limits.cancel_grace_s:
+            cancelled_s = min(
+                attempt.deadline_s, attempt.lost_s if attempt.lost_s is not None else float("inf")
+            )
+            if now_s - cancelled_s >= self._limits.cancel_grace_s:
                 self._abandon(attempt)
 
     def _abandon(self, attempt: HandlerRun) -> None:
-        place = self._name(attempt)
-        self._in_hand.pop(attempt.hand, None)
-        leave_behind(attempt.hand)
+        place = self._log_stuck(attempt)
+        self._running.pop(attempt.slot_task, None)
+        leave_behind(attempt.slot_task)
         leave_behind(attempt.task)
-        self._hand_free.set()
+        self._slot_freed.set()
         error = HandlerStuck(f"The handler was told to stop and goes on, at {place}")
         failing = asyncio.create_task(self._processor.abandon(attempt, error), name="mailbox_abandoned")
         self._abandoning.add(failing)
@@ -380,10 +383,10 @@ class MailboxWorker(Loop):
     def _abandoned(self, failing: asyncio.Task[None]) -> None:
         self._abandoning.discard(failing)
         if not failing.cancelled() and (error := failing.exception()) is not None:
-            # Its leases are not renewed any more: another worker takes the mailboxes when they end.
+            # Its leases are not renewed any more: another worker claims the mailboxes when they expire.
             log.warning("mailbox.not_given_back", kind=self._kind, error=describe(error))
 
-    def _name(self, attempt: HandlerRun) -> str:
+    def _log_stuck(self, attempt: HandlerRun) -> str:
         place = where(attempt.task)
         metrics.HANDLERS_STUCK.labels("mailbox", self._kind, "ignores_cancellation").inc()
         log.error(
@@ -396,10 +399,10 @@ class MailboxWorker(Loop):
         return place
 
     def _blocked(self, task: "asyncio.Task[Any] | None", for_s: float, place: str) -> None:
-        """Told from another thread, while the event loop stands still."""
-        attempt = self._processor.of_task(task)
+        """Called from another thread while the event loop is blocked."""
+        attempt = self._processor.find_by_task(task)
         if attempt is None:
-            return  # whoever runs tells of it himself, or it is nobody's handler
+            return  # another worker's handler, which logs it, or no handler
         metrics.HANDLERS_STUCK.labels("mailbox", self._kind, "blocks").inc()
         log.error(
             "mailbox.blocks_the_event_loop",

@@ -1,4 +1,4 @@
-"""Alarms of the router: very many pods are missing, one does not let go of its call, two clusters use one name."""
+"""Alarms of the router: very many pods vanished, a pod does not end its call, two clusters use one pod name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ log = get_logger(__name__)
 
 
 class PodAlarms:
-    """Postgres may be away for the same reason; the log and the metrics say it too."""
+    """Postgres may be away for the same reason; the log and the metrics show the fault too."""
 
     def __init__(self, database: Database):
         self._database = database

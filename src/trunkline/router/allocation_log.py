@@ -1,7 +1,7 @@
-"""What was given and ended while Postgres was silent, written down when it answers again.
+"""Logs allocations and releases while Postgres does not answer, and writes them when it does again.
 
-An end wins: a note of a beginning that comes after it changes nothing. A note that meets another call on its slot is
-written without a pod, and the pod's next heartbeat decides.
+A release wins: a note of a beginning that comes after it changes nothing. A note whose slot another call has is written
+without a pod, and the pod's next heartbeat decides.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from trunkline.value import Value
 
 log = get_logger(__name__)
 
-# At 200 calls a second the notes of a minute. Then the oldest are lost, and the pods' heartbeats have to tell.
+# One minute of notes at 200 calls per second. Beyond it the oldest are dropped, and pods' heartbeats restore the rows.
 NOTES_MAX = 20_000
-LINGER_S = 0.05
+BATCH_DELAY_S = 0.05
 
 
 class Note(Value, frozen=True):
-    """A call that was given a slot. Of one that the answer URL named the slot's number is known to its row alone."""
+    """A call that got a slot. If the answer URL named its pod, only the call's row has the number of the slot."""
 
     allocation_id: UUID
     call_sid: str
@@ -39,28 +39,28 @@ class AllocationNotes(Loop):
     backoff_max_s = PROMPT_BACKOFF_MAX_S
 
     def __init__(self, database: Database):
-        super().__init__(LINGER_S)
+        super().__init__(BATCH_DELAY_S)
         self._database = database
         self._notes: deque[Note | Release] = deque()
-        self._news = asyncio.Event()
+        self._has_notes = asyncio.Event()
 
     def begun(self, note: Note) -> None:
-        self._keep(note)
+        self._append(note)
 
     def over(self, call_sid: str, by_pod: str, turn: int | None) -> None:
-        self._keep(Release(call_sid, new_id(), by_pod, turn))
+        self._append(Release(call_sid, new_id(), by_pod, turn))
 
     async def wait(self) -> None:
-        await self._news.wait()
-        await self.pause(LINGER_S)
+        await self._has_notes.wait()
+        await self.pause(BATCH_DELAY_S)
 
     def stop(self) -> None:
         super().stop()
-        self._news.set()
+        self._has_notes.set()
 
     async def run_once(self) -> int:
-        """Write what has come in, in order. What could not be written stays for the next run."""
-        self._news.clear()
+        """Write the notes in order. Those that could not be written stay for the next run."""
+        self._has_notes.clear()
         written = 0
         try:
             while self._notes:
@@ -69,7 +69,7 @@ class AllocationNotes(Loop):
                 written += 1
         finally:
             if self._notes:
-                self._news.set()
+                self._has_notes.set()
         return written
 
     async def _write(self, note: Note | Release) -> None:
@@ -89,9 +89,9 @@ class AllocationNotes(Loop):
                         log.warning("router.note_without_pod", call_id=note.call_sid, pod=slot.pod)
         crash_point("router.after_note")
 
-    def _keep(self, note: Note | Release) -> None:
+    def _append(self, note: Note | Release) -> None:
         if len(self._notes) >= NOTES_MAX:
             self._notes.popleft()
             metrics.ROUTER_JOURNAL_LOST.inc()
         self._notes.append(note)
-        self._news.set()
+        self._has_notes.set()

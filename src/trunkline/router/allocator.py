@@ -1,8 +1,8 @@
 """Gives answered calls their pods and takes them back.
 
-Postgres decides, under its unique indexes; Valkey proposes, so that nobody searches. Where one of them is silent the
-other decides alone: Postgres picks, or Valkey's proposal counts and is written down later. Every wait is bounded,
-because a person is on the line: 150 ms for Valkey, 600 ms for both together.
+Postgres decides, under its unique indexes; Valkey proposes, which saves the search for a free pod. While one of them
+does not answer the other decides alone: Postgres picks, or Valkey's proposal counts and is written later. Every wait is
+bounded, because a person waits on the phone: 150 ms for Valkey, 600 ms for both together.
 """
 
 import asyncio
@@ -57,14 +57,14 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class NoneFree:
-    """No pod is free. `is_known` False: nobody could say, both engines are silent."""
+    """No pod is free. `is_known` False: neither engine answered."""
 
     is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PodWait:
-    """No pod is free yet: ask again in `retry_s`. So many calls wait before this one."""
+    """No pod is free yet: retry in `retry_s`. `before` calls wait before this one."""
 
     before: int
     retry_s: int
@@ -80,7 +80,7 @@ class MustHangUp:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Nobody knew what had become of the call, and now it is answered: it has to be adopted before it gets a pod."""
+    """The attempt was written off, and now its call is answered: it has to be reattached before it gets a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class EngineSilent(Exception):
 
 
 class Allocator:
-    """`database` has a few connections that nobody else uses: a person does not wait behind a report."""
+    """`database` is a small pool of its own: an answered call does not wait behind a report."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Allocator:
         self._telling: set[asyncio.Task[None]] = set()
 
     async def begin(self, attempt_id: UUID, call_sid: str) -> Allocated | None:
-        """The answer of a call whose pod was kept with its dial. None: none is kept. Raises `EngineSilent`."""
+        """Begin a call whose slot was reserved with its dial. None: none is reserved. Raises `EngineSilent`."""
         kept = await self._ask_postgres(self._begin(attempt_id, call_sid), ENGINES_S)
         if kept is None:
             return None
@@ -147,8 +147,8 @@ class Allocator:
         began_s = time.monotonic()
         allocation_id = attempt_id or new_id()
         proposed = None
-        # A call that lost its agent is given by Postgres to a pod that was heard since: of those that died together
-        # Valkey would propose one after the other, and a pod that lost the call may have told it that the call is over.
+        # A call that lost its agent gets a pod that sent a heartbeat since, and Postgres picks it: Valkey would propose
+        # one dead pod after the other, and the pod that lost the call may have reported to it that the call is over.
         if not turn:
             proposed = await self._propose(call_sid, merchant_id, allocation_id, may_wait=may_wait)
         if isinstance(proposed, CallOver):
@@ -184,14 +184,14 @@ class Allocator:
     async def release(
         self, call_sid: str, by_pod: str = "", turn: int | None = None
     ) -> Released | NotAllocated:
-        """Idempotent. `by_pod` names the pod if it is the pod itself that lets go of the call, `turn` which of the
-        call's streams it had: an older one ends nothing."""
+        """Idempotent. `by_pod`: the pod, if the pod itself releases the call; `turn`: which of the call's streams it
+        had: an older one ends nothing."""
         row = None
         try:
             over = Release(call_sid, new_id(), by_pod, turn)
             row = await self._ask_postgres(self._releases.ask(over), None)
             if row is None and turn is not None and await self.ask(self._is_resumed(call_sid, turn)):
-                # Valkey is not told either: its tombstone would keep the call from its next agent.
+                # No release to Valkey either: its tombstone would keep the call from its next agent.
                 return NotAllocated()
         except EngineSilent as error:
             log.warning("router.release_not_written", call_id=call_sid, reason=str(error))
@@ -226,14 +226,14 @@ class Allocator:
         return await self._ask_postgres(question, ENGINES_S)
 
     async def drain(self) -> None:
-        """Until Valkey has been told of everything."""
+        """Wait until all background writes to Valkey are done."""
         if self._telling:
             await asyncio.wait(self._telling)
 
     async def _propose(
         self, call_sid: str, merchant_id: str, allocation_id: UUID, *, may_wait: bool, is_alone: bool = False
     ) -> Allocation | NoPod | QueuedForPod | CallOver | None:
-        """None: Valkey is silent, or was lost and is not rebuilt."""
+        """None: Valkey does not answer, or its projection was lost and is not rebuilt yet."""
         if self._valkey.is_open:
             return None
         try:
@@ -259,7 +259,7 @@ class Allocator:
             return await allocations.allocate(conn, asked, await self._chain(conn, asked.merchant_id))
 
     async def _give_new(self, asked: AllocationRequest) -> allocations.Allocation | None:
-        """With others that come now. None: not so simply."""
+        """In one commit with other new calls. None: the row is locked, take the full way."""
         try:
             return await self._new_calls.ask(asked)
         except ROW_HELD:
@@ -288,7 +288,7 @@ class Allocator:
         may_wait: bool,
         turn: int,
     ) -> Allocated | NoneFree | PodWait | MustHangUp:
-        """Valkey alone decides, also where it was lost and knows only pods that it heard since; the note follows."""
+        """Valkey decides alone, also after a loss, when it has only pods with a heartbeat since; the note follows."""
         if proposed is None:
             found = await self._propose(
                 call_sid, merchant_id, allocation_id, may_wait=may_wait, is_alone=True
@@ -312,7 +312,7 @@ class Allocator:
     async def _refused(
         self, decided: Unallocated, proposed: Allocation | NoPod | QueuedForPod | None
     ) -> NoneFree | PodWait | MustHangUp | GivenUp:
-        """Postgres gave no pod. What Valkey proposed is taken back by it after 5 s, or at once where it is told."""
+        """Postgres gave no pod. Valkey frees its proposal after 5 s, or at once if this request reaches it."""
         if isinstance(proposed, Allocation) and not proposed.was_existing:
             self._in_the_background(
                 bus_router.free(self._bus, self._keys, [proposed.allocation_id], tombstone_s=0)
@@ -350,7 +350,8 @@ class Allocator:
         return self._allocated(call_sid, decided, turn)
 
     def _tell(self, decided: allocations.Allocation, call_sid: str) -> None:
-        """What Postgres gave, where Valkey had proposed something else or nothing. If it is not told, it finds out."""
+        """Write Postgres' choice into Valkey where it had proposed another or none. The pool manager repairs a lost
+        write."""
         slot = decided.slot
         begun = BegunCall(
             str(decided.id), call_sid, slot.pod, slot.no, slot.incarnation, decided.merchant_id,
@@ -373,8 +374,8 @@ class Allocator:
             return await resumptions.is_resumed(conn, call_sid, turn)
 
     async def _ask_postgres(self, question: Coroutine[Any, Any, T], within_s: float | None) -> T:
-        """The driver does not let go of a connection to a server that hangs; who asks has to. None: a group commit,
-        which has its own limit."""
+        """While the server hangs, the driver does not return from a cancelled query, so the caller stops waiting for
+        it. `within_s` None: a group commit, which has its own limit."""
         if self._postgres.is_open:
             question.close()
             raise EngineSilent("Postgres was silent lately")
@@ -383,7 +384,7 @@ class Allocator:
         except Exception as error:
             if not (isinstance(error, UNAVAILABLE) or is_of_database(error)):
                 raise
-            # Somebody holds this one row: of the server that says nothing.
+            # Another transaction locks this one row: that is no fault of the server.
             if not isinstance(error, ROW_HELD):
                 self._postgres.silent()
             raise EngineSilent(str(error)) from error

@@ -1,4 +1,4 @@
-"""Which pods change their tier or their maximum when the config says otherwise than they are. Pure."""
+"""Selects the pods that must change their tier or their maximum to match the config. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from trunkline.store.pods import Pod, TierTarget
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`changing`: pod -> what it shall be; it takes nothing until it is. `raised`: pod -> a higher maximum, at once."""
+    """`changing`: pod -> its target; it takes no call until it has it. `raised`: pod -> a higher maximum, at once."""
 
     changing: Mapping[str, TierTarget] = field(default_factory=dict)
     raised: Mapping[str, int] = field(default_factory=dict)
 
 
 def changes(pods: Sequence[Pod], busy: frozenset[str], tiers: Tiers) -> Changes:
-    """Pods move from tiers that have more than their target to those that lack some, and what is too much elsewhere
-    goes to standard. Who is leaving fills no target and is not moved. Those that are about to change already come
-    first, then idle ones: a busy one moves when its calls are over."""
+    """Pods move from tiers above their target to tiers below it; a further surplus goes to standard. A pod that is
+    leaving counts for no target and does not move. Pods that are changing already come first, then idle ones: a busy
+    pod moves when its calls have ended."""
     counts = Counter(pod.tier for pod in pods if not pod.is_leaving)
     changing: dict[str, TierTarget] = {}
     for pod in sorted((p for p in pods if not p.is_leaving), key=lambda p: _place(p, busy)):
@@ -42,7 +42,7 @@ def changes(pods: Sequence[Pod], busy: frozenset[str], tiers: Tiers) -> Changes:
 
 
 def _destination(tier: str, counts: Mapping[str, int], tiers: Tiers) -> str | None:
-    """Where a pod of this tier goes, None: it stays."""
+    """The tier that a pod of this tier moves to; None: it stays."""
     if tier in tiers and counts[tier] <= tiers[tier].target:
         return None
     for lacking in assignment_order(tiers):
@@ -52,5 +52,5 @@ def _destination(tier: str, counts: Mapping[str, int], tiers: Tiers) -> str | No
 
 
 def _place(pod: Pod, busy: frozenset[str]) -> tuple[bool, bool, str]:
-    is_of_use = pod.is_ready and pod.drain_left_s == 0
-    return not pod.is_changing, pod.name in busy or bool(pod.named) or not is_of_use, pod.name
+    takes_calls = pod.is_ready and pod.drain_left_s == 0
+    return not pod.is_changing, pod.name in busy or bool(pod.named) or not takes_calls, pod.name

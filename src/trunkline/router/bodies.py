@@ -1,4 +1,4 @@
-"""The bodies that the router answers with: the documented fields, and after them what we add."""
+"""The bodies of the router's responses: the documented fields, and after them the platform's additions."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def allocation(allocated: Allocated) -> dict[str, Any]:
         "source_pool": allocated.source_pool,
         "allocated_at": f"{allocated.allocated_at.replace(tzinfo=None).isoformat(timespec='seconds')}Z",
         "was_existing": allocated.was_existing,
-        # The stream's parameter `token`: the pod accepts the stream with it and not without.
+        # The stream's parameter `token`: without it the pod refuses the stream.
         "token": allocated.token,
     }
 
@@ -39,19 +39,19 @@ def drained(pod: str, drained: Drained, message: str) -> dict[str, Any]:
     }
 
 
-def heard(beat: PodHeartbeat, heard: HeartbeatResult, call_time_limit_s: float) -> dict[str, Any]:
+def heartbeat(beat: PodHeartbeat, result: HeartbeatResult, call_time_limit_s: float) -> dict[str, Any]:
     return {
         "success": True,
         "pod_name": beat.pod,
-        "tier": heard.tier,
-        "draining": heard.draining,
-        "call_sid": heard.calls[0] if heard.calls else "",
-        "calls": heard.calls,
-        "max_concurrent": heard.max_concurrent,
-        "again_in_s": heard.again_in_s,
-        # So that a pod that leaves waits for the longest call there may be.
+        "tier": result.tier,
+        "draining": result.draining,
+        "call_sid": result.calls[0] if result.calls else "",
+        "calls": result.calls,
+        "max_concurrent": result.max_concurrent,
+        "again_in_s": result.again_in_s,
+        # So that a pod that is leaving waits for the longest possible call.
         "call_time_limit_s": call_time_limit_s,
-        "stream_secrets": [secret.hex() for secret in heard.secrets],
+        "stream_secrets": [secret.hex() for secret in result.secrets],
     }
 
 
@@ -63,7 +63,7 @@ def reset(pod: str, done: Reset) -> dict[str, Any]:
             "Its agent may refuse calls until it lets go; if it does not, restart it."
         )
     if done.hanging:
-        # The pod itself counts them, so nothing that is written here makes room for another call.
+        # The pod itself counts them, so no write of the router makes room for another call.
         messages.append(
             f"Handlers of {len(done.hanging)} calls that are over hang in the pod: it takes so many calls fewer until "
             "they end. A reset does not end them: restart the pod."

@@ -1,8 +1,9 @@
-"""The proof that an agent has a call: given along with its stream, shown when it asks about the call or reports on it.
+"""Tokens that prove that an agent has a call. The agent gets one with its stream, and sends it with requests about the
+call and with its report.
 
-It binds the attempt to the carrier's id of the call, so it opens this one call and nothing else of any tenant. It does
-not expire by itself: a report is welcome after the end too, and a second one changes nothing. It also says which of the
-call's agents it was given to: one that lost the call to another changes nothing any more.
+A token binds the attempt to the carrier's id of the call, so it opens this one call and nothing else of any tenant. It
+does not expire: the platform accepts a report after the end too, and a second one changes nothing. Its turn names the
+agent: one that lost the call to another agent can change nothing any more.
 """
 
 import hmac
@@ -17,7 +18,7 @@ _PURPOSE = b"trunkline call token 1"
 
 @dataclass(frozen=True, slots=True)
 class CallProof:
-    """Whose token it is. `turn`: how often the call was given another agent before this one."""
+    """What a token was made for. `turn`: how many agents the call had before this one."""
 
     attempt_id: UUID
     turn: int = 0
@@ -49,7 +50,7 @@ class CallKeys:
         except ValueError:
             return None
         given = signature.encode()
-        # Every key is tried, found or not, so the time says nothing about which one signed.
+        # Every key is tried, whether one fits or not, so the time does not reveal which one signed.
         fits = [hmac.compare_digest(_sign(key, proof, call_id).encode(), given) for key in self.keys]
         is_plain = token == ".".join(
             [str(proof.attempt_id), *([str(proof.turn)] if proof.turn else []), signature]

@@ -1,4 +1,4 @@
-"""Asking a carrier whether a call is over, for calls that never came to the pod they were given."""
+"""Queries the carrier whether a call has ended, for calls that never reached the pod allocated to them."""
 
 from trunkline.store import router as store
 from trunkline.store.database import UNAVAILABLE, Database
@@ -13,16 +13,16 @@ class CarrierStatus:
         self._carriers = carriers
 
     async def is_over(self, call_sid: str) -> bool | None:
-        """None: it is nobody's call that we know of, or its carrier cannot be asked."""
+        """None: Postgres has no such call, or its carrier does not answer."""
         try:
             async with self._database.connection() as conn:
-                line = await store.account_of_call(conn, list(CARRIERS), call_sid)
+                account = await store.account_of_call(conn, list(CARRIERS), call_sid)
         except UNAVAILABLE:
             return None
-        if line is None:
+        if account is None:
             return None
         try:
-            carrier = self._carriers.get(line.carrier, line.account)
+            carrier = self._carriers.get(account.carrier, account.account)
         except CarrierConfigError:
             return None
         match await carrier.look_up(call_sid):

@@ -1,4 +1,4 @@
-"""What the router is told. The names of the settings are those of its guide: `LEASE_TTL`, `VOICE_AGENT_BASE_URL`, …"""
+"""The router's configuration. Its settings have the names of its guide: `LEASE_TTL`, `VOICE_AGENT_BASE_URL`, …"""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from trunkline.settings.tiers import DEFAULT, Tiers, assignment_order
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    # Where streams go if a pod does not say it for itself: `{base}/ws/pod/{pod}/{call_sid}`.
+    # The base of stream URLs for pods that report none of their own: `{base}/ws/pod/{pod}/{call_sid}`.
     voice_agent_base_url: str = "wss://localhost:8081"
     tiers: Tiers = field(default_factory=lambda: DEFAULT)
     lease_ttl_s: int = 24 * 3600
@@ -20,16 +20,16 @@ class RouterConfig:
     expire_interval_s: float = 5
     cleanup_interval_s: float = 30
     reconcile_interval_s: float = 60
-    # After a loss of memory an idle pod is not believed before a heartbeat begun 10 s later; a request may take 5 s.
-    # Only where Postgres cannot be read.
+    # Only where Postgres cannot be read: after Valkey lost its projection an idle pod becomes free by a heartbeat begun
+    # 10 s later; a request may take 5 s.
     settle_s: float = 15
-    # A Postgres that runs for less may have lost the allocations of its last moment: then a pod that looks free is
-    # heard first.
+    # A Postgres that started more recently may have lost its latest allocations: then a pod that looks free has to send
+    # a heartbeat first.
     postgres_young_s: float = 60
-    # A call may wait so long for a pod, asking again every `hold_poll_s`; 0: it hears at once that all are busy.
+    # How long a call may wait for a pod, polling every `hold_poll_s`; 0: it is refused at once when all are busy.
     hold_max_s: float = 10
     hold_poll_s: int = 1
-    # Pods are known by their heartbeats; else the cluster says which there are.
+    # Pods register by heartbeat; otherwise the cluster lists them.
     by_heartbeat: bool = True
 
     @classmethod
@@ -48,22 +48,22 @@ class RouterConfig:
         )
 
     def callers_of(self, tier: str) -> int:
-        """Slots of a tier that dials leave to those who ring us; -1: a tenth of what it has."""
+        """The tier's inbound reserve: slots that dials leave free; -1: 10 % of its slots."""
         known = self.tiers.get(tier)
         return -1 if known is None or known.callers is None else known.callers
 
     @property
     def hearing_gap_max_s(self) -> float:
-        """Three missed runs of the expiry: we were away, and the pods' silence proves nothing."""
+        """Three missed runs of the expiry: the router was away, so missing heartbeats prove nothing."""
         return 3 * self.expire_interval_s
 
     @property
     def wait_rule(self) -> WaitRule:
-        """Who has not asked for one poll and 2 s has hung up."""
+        """A caller that has not polled for one interval and 2 s has hung up."""
         return WaitRule(round(self.hold_max_s * 1000), (self.hold_poll_s + 2) * 1000)
 
     @property
     def tiers_text(self) -> str:
-        """As a heartbeat publishes them where nobody has yet."""
+        """The format in which a heartbeat publishes the tiers if Valkey has none yet."""
         order = ",".join(assignment_order(self.tiers))
         return " ".join([f"#order={order}", *(f"{name}={tier.text}" for name, tier in self.tiers.items())])

@@ -1,8 +1,8 @@
-"""An answered call and its agent: the one that was kept with the dial, the one that its URL names, or another.
+"""Connects an answered call with an agent: the one reserved with the dial, the one that its URL names, or another.
 
-kept row (Postgres) ─ silent ─► the pod of the answer URL ─ none, or too old ─► allocate, as for any other call
+reservation (Postgres) ─ silent ─► the pod of the answer URL ─ none, or too old ─► allocate, as for any other call
      │ none, or lost
-     └────────────────────────────────────────────────────────────────────► allocate
+     └───────────────────────────────────────────────────────────────────────► allocate
 """
 
 from uuid import UUID
@@ -27,8 +27,8 @@ from trunkline.value import Value
 
 
 class CallToConnect(Value, frozen=True):
-    """A call that wants an agent. `is_dialled`: we called, so an agent may be kept for it, `agent` as its URL says.
-    `over_turn`: it had one, and this stream of it is over."""
+    """A call that needs an agent. `is_dialled`: outbound, so a slot may be reserved for it; `agent` is the one that its
+    URL names. `over_turn`: the turn of its stream that ended, if it had one."""
 
     call_id: str
     attempt_id: UUID
@@ -38,18 +38,18 @@ class CallToConnect(Value, frozen=True):
     over_turn: int | None = None
 
 
-class Elsewhere(Value, frozen=True):
-    """Its agents are not ours, and none of ours is free for it either."""
+class ExternalAgents(Value, frozen=True):
+    """The call's agents are external, and none of the platform's is free for it either."""
 
 
 class OverdialledCall(Value, frozen=True):
-    """No agent was kept for it, by choice, and none is free now. `may_wait`: one may be within its threshold."""
+    """It was dialled without a reserved agent, and none is free now. `may_wait`: one may be, within its threshold."""
 
     owner: CallOwner
     may_wait: bool
 
 
-Connection = Allocated | NoneFree | PodWait | MustHangUp | GivenUp | Elsewhere | OverdialledCall
+Connection = Allocated | NoneFree | PodWait | MustHangUp | GivenUp | ExternalAgents | OverdialledCall
 
 
 class Connector:
@@ -73,34 +73,36 @@ class Connector:
     async def connect(self, call: CallToConnect) -> Connection:
         if call.over_turn is not None:
             return await self._resumer.resume(call.call_id, call.attempt_id, call.over_turn)
-        merchant_id, is_elsewhere = call.merchant_id, self._are_agents_elsewhere
+        merchant_id, is_external = call.merchant_id, self._are_agents_elsewhere
         owner: CallOwner | None = None
         if call.is_dialled:
             try:
-                if kept := await self._allocator.begin(call.attempt_id, call.call_id):
-                    return kept
+                if reserved := await self._allocator.begin(call.attempt_id, call.call_id):
+                    return reserved
                 owner = await self._allocator.ask(self._owner(call.attempt_id))
                 merchant_id = owner.merchant_id if owner else ""
-                is_elsewhere = is_elsewhere or (owner is not None and owner.are_agents_elsewhere)
+                is_external = is_external or (owner is not None and owner.are_agents_elsewhere)
             except EngineSilent:
                 if named := self._named_in_url(call):
                     return named
-        found = await self._allocator.allocate(
-            call.call_id, merchant_id, attempt_id=call.attempt_id, may_wait=not is_elsewhere
+        allocation = await self._allocator.allocate(
+            call.call_id, merchant_id, attempt_id=call.attempt_id, may_wait=not is_external
         )
-        if not isinstance(found, NoneFree | PodWait):
-            return found
-        if is_elsewhere:
-            return Elsewhere()
-        is_by_choice = owner is not None and owner.is_overdialled
-        return OverdialledCall(owner, isinstance(found, PodWait)) if owner and is_by_choice else found
+        if not isinstance(allocation, NoneFree | PodWait):
+            return allocation
+        if is_external:
+            return ExternalAgents()
+        if owner is not None and owner.is_overdialled:
+            return OverdialledCall(owner, isinstance(allocation, PodWait))
+        return allocation
 
     async def _owner(self, attempt_id: UUID) -> CallOwner | None:
         async with self._database.connection() as conn:
             return await attempts.owner(conn, attempt_id)
 
     def _named_in_url(self, call: CallToConnect) -> Allocated | None:
-        """None: no agent was kept, or so long ago that the slot may be another call's, or its pod is not known here."""
+        """None: no slot was reserved, or so long ago that another call may have it, or this process does not have the
+        pod's address."""
         agent = call.agent
         if agent is None or agent.until_s < self._clock.now().timestamp():
             return None

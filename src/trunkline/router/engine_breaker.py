@@ -1,28 +1,28 @@
-"""Passes an engine over that does not answer: three silent answers in a row, and it is not asked for a second.
+"""Circuit breaker of Postgres or Valkey: opens for one second after three timeouts in a row.
 
-A person is on the line. Waiting out the same time-out with every call would cost each of them half a second.
+A person waits on the phone. Without it every call would wait out the same timeout, half a second each.
 """
 
 import time
 
-SILENT_MAX = 3
-REST_S = 1.0
+TIMEOUTS_MAX = 3
+OPEN_S = 1.0
 
 
 class EngineBreaker:
     def __init__(self) -> None:
-        self._silent = 0
-        self._until_s = float("-inf")
+        self._timeouts = 0
+        self._open_until_s = float("-inf")
 
     @property
     def is_open(self) -> bool:
-        """True: do not ask now."""
-        return time.monotonic() < self._until_s
+        """True: send no request now."""
+        return time.monotonic() < self._open_until_s
 
     def heard(self) -> None:
-        self._silent = 0
+        self._timeouts = 0
 
     def silent(self) -> None:
-        self._silent += 1
-        if self._silent >= SILENT_MAX:
-            self._until_s = time.monotonic() + REST_S
+        self._timeouts += 1
+        if self._timeouts >= TIMEOUTS_MAX:
+            self._open_until_s = time.monotonic() + OPEN_S

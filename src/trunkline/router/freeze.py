@@ -1,8 +1,7 @@
-"""When very many pods vanish at once, the fault is rather with whoever looks than with all of them.
+"""Freezes pod removals when very many pods vanish at once: then the observer is more likely at fault than the pods.
 
-A watcher that lost its way, a network that was cut, a clock that jumped: had we believed them, every call would have
-lost its pod and every pool would be empty. So nothing is removed, those last known idle are still handed out, and a
-person is told.
+A watch that lost events, a cut network or a clock that jumped would otherwise take the pod from every call and empty
+every pool. So the pool manager removes nothing, still allocates pods that were last seen idle, and raises an alarm.
 """
 
 from collections import deque
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 
 WINDOW_S = 60.0
 SHARE_MAX = 1 / 3
-# Two pods that die together are an accident, also where there are only five.
+# Two pods that die together are a coincidence, also in a pool of five.
 COUNT_MIN = 3
-# A freeze that nobody looked into ends: pods that are truly gone must not stay for ever.
+# A freeze ends by itself: pods that are really gone must not stay in the pools for ever.
 LASTS_MAX_S = 900.0
 
 
@@ -34,7 +33,8 @@ class Freeze:
         return self._since_s is not None
 
     def judge(self, now_s: float, total: int, gone: list[str]) -> FreezeState:
-        """May these be removed? Those that were held back are named again with every look."""
+        """Whether the pods in `gone` may be removed. The caller passes those that a freeze held back again every
+        time."""
         names = {name for _, name in self._vanished}
         self._vanished.extend((now_s, name) for name in gone if name not in names)
         held_back = set(gone) if self.is_on else set()
@@ -43,9 +43,9 @@ class Freeze:
                 break
             self._vanished.popleft()
         count = len(self._vanished)
-        # Those that were removed within the window were there when it began.
-        there_were = total + len({name for _, name in self._vanished} - set(gone))
-        is_mass = count >= COUNT_MIN and count > there_were * SHARE_MAX
+        # Pods that were removed within the window existed when it began.
+        total_before = total + len({name for _, name in self._vanished} - set(gone))
+        is_mass = count >= COUNT_MIN and count > total_before * SHARE_MAX
         if not is_mass or not gone:
             self._since_s = None
             return FreezeState(False, count)

@@ -1,4 +1,4 @@
-"""Pods: what they say of themselves, and what is known of them."""
+"""Pods: takes in their heartbeats, and reads, drains and resets them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +21,7 @@ from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
-# So many heartbeats of replaced processes within two minutes are no stragglers: two clusters use the same names.
+# This many heartbeats of replaced processes within two minutes are not late ones: two clusters use the same names.
 SUPERSEDED_ALARM = 3
 
 # Raises the alarm that two clusters use one pod's name.
@@ -30,7 +30,7 @@ TwoClusters = Callable[[str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class PodHeartbeat:
-    """A pod's own word: where it is, which calls it holds, and whether it is leaving."""
+    """A pod's report on itself: its address, its calls, and whether it is leaving."""
 
     pod: str
     boot_id: str
@@ -49,7 +49,8 @@ class PodHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """The router's answer. `calls` have this pod, connected or not. `again_in_s`: when to speak again, 0: as usual."""
+    """The router's reply. `calls` have this pod, connected or not. `again_in_s`: when to send the next heartbeat; 0: at
+    the pod's interval."""
 
     tier: str
     draining: bool
@@ -61,8 +62,8 @@ class HeartbeatResult:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A pod that was freed by hand: the calls whose allocations ended, those that it still names, and those whose
-    handlers hang: them only the pod itself can end."""
+    """A pod that an operator freed: the calls whose allocations ended, those that it still names, and those whose
+    handlers hang, which only the pod itself can end."""
 
     calls: Sequence[str]
     still_named: Sequence[str]
@@ -94,8 +95,8 @@ class Pods:
         self._two_clusters = two_clusters
 
     async def heartbeat(self, beat: PodHeartbeat) -> HeartbeatResult | PodSuperseded:
-        """Into Valkey at once, into Postgres within a second; where one of them is away, into the other."""
-        said = PodBeat(
+        """Written to Valkey at once and to Postgres within a second; while one of them is away, to the other."""
+        record = PodBeat(
             beat.pod,
             beat.boot_id,
             beat.sequence,
@@ -110,77 +111,77 @@ class Pods:
             tuple(beat.hanging),
             tuple(beat.handing_over),
         )
-        await self._registry.heard_first(said)
+        await self._registry.write_ahead(record)
         try:
-            known = await self._to_valkey(said)
+            known = await self._to_valkey(record)
         except BusUnavailable:
-            known = await self._to_postgres(said)
+            known = await self._to_postgres(record)
         crash_point("router.after_heartbeat")
         if isinstance(known, PodSuperseded):
-            await self._report(said, known)
+            await self._report(record, known)
             return known
         if known.is_news and known.incarnation:
-            self._registry.heard(said, known.incarnation)
+            self._registry.enqueue(record, known.incarnation)
         secrets = self._stream_keys.pod_secrets(beat.pod)
         return HeartbeatResult(
             known.tier, known.draining, known.calls, known.max_concurrent, known.again_ms / 1000, secrets
         )
 
     def released(self, pod: str, call_sid: str) -> None:
-        """It let go of a call, and both engines were told."""
+        """The pod released a call, and both engines have the release."""
         self._registry.released(pod, call_sid)
 
-    async def _to_valkey(self, said: PodBeat) -> Registration | PodSuperseded:
-        beat, rule = self._beat(said), self._rule()
+    async def _to_valkey(self, record: PodBeat) -> Registration | PodSuperseded:
+        beat, rule = self._beat(record), self._rule()
         answer = await bus_router.heartbeat(self._bus, self._keys, beat, rule)
         if isinstance(answer, Unregistered):
             try:
-                row = await self._registry.register(said, answer.tiers)
+                row = await self._registry.register(record, answer.tiers)
             except UNAVAILABLE as error:
-                log.warning("router.pod_unregistered", pod=said.pod, reason=str(error))
+                log.warning("router.pod_unregistered", pod=record.pod, reason=str(error))
                 known = KnownPod()
             else:
                 if isinstance(row, Superseded):
-                    # Valkey may not know the earlier processes.
-                    return await self._superseded(said)
+                    # Valkey may not have the earlier processes.
+                    return await self._superseded(record)
                 known = _known(row)
             answer = await bus_router.heartbeat(self._bus, self._keys, beat, rule, known)
-        assert not isinstance(answer, Unregistered), "it was told"
+        assert not isinstance(answer, Unregistered), "the second request carries the registration"
         return answer
 
-    async def _superseded(self, said: PodBeat) -> PodSuperseded:
-        return PodSuperseded(await bus_router.count_superseded(self._bus, self._keys, said.pod))
+    async def _superseded(self, record: PodBeat) -> PodSuperseded:
+        return PodSuperseded(await bus_router.count_superseded(self._bus, self._keys, record.pod))
 
-    async def _to_postgres(self, said: PodBeat) -> Registration | PodSuperseded:
-        """Valkey is away: the pod stays known, so that calls go on getting it."""
+    async def _to_postgres(self, record: PodBeat) -> Registration | PodSuperseded:
+        """Valkey is away: register the pod in Postgres, so that calls still get it."""
         try:
-            row = await self._registry.register(said, {})
+            row = await self._registry.register(record, {})
             if isinstance(row, Superseded):
                 return PodSuperseded()
             async with self._database.connection() as conn:
-                calls = await store.calls_of(conn, said.pod)
+                calls = await store.calls_of(conn, record.pod)
         except UNAVAILABLE as error:
             raise BusUnavailable(f"neither Valkey nor Postgres answers: {error}") from error
         if row is None:
             return Registration(False, "", False, (), 2000, 1, 0)
-        return Registration(True, row.tier, said.leaving, tuple(calls), 0, row.calls_max, row.incarnation)
+        return Registration(True, row.tier, record.leaving, tuple(calls), 0, row.calls_max, row.incarnation)
 
-    async def _report(self, said: PodBeat, superseded: PodSuperseded) -> None:
-        log.warning("router.pod_superseded", pod=said.pod, boot_id=said.boot_id, times=superseded.times)
+    async def _report(self, record: PodBeat, superseded: PodSuperseded) -> None:
+        log.warning("router.pod_superseded", pod=record.pod, boot_id=record.boot_id, times=superseded.times)
         if superseded.times >= SUPERSEDED_ALARM:
-            await self._two_clusters(said.pod)
+            await self._two_clusters(record.pod)
 
-    def _beat(self, said: PodBeat) -> Beat:
+    def _beat(self, record: PodBeat) -> Beat:
         fields: dict[str, str | int] = {
-            "ip": said.ip,
-            "port": said.port,
-            "version": said.version,
-            "base_url": said.base_url,
-            "interval_s": f"{said.interval_s:g}",
-            "hanging": " ".join(said.hanging),
-            "handing_over": " ".join(said.handing_over),
+            "ip": record.ip,
+            "port": record.port,
+            "version": record.version,
+            "base_url": record.base_url,
+            "interval_s": f"{record.interval_s:g}",
+            "hanging": " ".join(record.hanging),
+            "handing_over": " ".join(record.handing_over),
         }
-        return Beat(said.pod, said.boot_id, said.sequence, said.calls, said.leaving, fields)
+        return Beat(record.pod, record.boot_id, record.sequence, record.calls, record.leaving, fields)
 
     def _rule(self) -> BeatRule:
         return BeatRule(
@@ -191,7 +192,7 @@ class Pods:
         )
 
     async def drain(self, pod: str) -> Drained | None:
-        """No new calls for `DRAINING_TTL`; the live ones go on."""
+        """No new calls for `DRAINING_TTL`; live calls go on."""
         drained = await router_views.drain(self._bus, self._keys, pod, self._config.draining_ttl_s)
         crash_point("router.after_drain")
         await self._note_drain(pod, self._config.draining_ttl_s)
@@ -203,8 +204,8 @@ class Pods:
         return drained
 
     async def reset(self, pod: str) -> Reset | None:
-        """Free a pod whose agent hangs: its allocations end, and the calls that it names count for nothing until it
-        lets go of them. None: there is no such pod."""
+        """Free a pod whose agent hangs: its allocations end, and the router ignores the calls that it names until it
+        releases them. None: there is no such pod."""
         async with self._database.transaction() as tx:
             done = await store.reset(tx, pod)
         if done is None:
@@ -214,7 +215,7 @@ class Pods:
         return Reset(ended, done.named, done.hanging, status or "unknown")
 
     async def _note_drain(self, pod: str, ttl_s: float) -> None:
-        """Where Postgres is away the key in Valkey says it alone; the leader adopts it."""
+        """While Postgres is away only the key in Valkey holds the drain; the leader copies it to Postgres later."""
         try:
             async with asyncio.timeout(REGISTER_S), self._database.connection() as conn:
                 await store.drain(conn, pod, ttl_s)
@@ -235,7 +236,7 @@ class Pods:
 
 
 def _known(row: Registered | None) -> KnownPod:
-    """None: nobody knows the pod, and heartbeats make none here."""
+    """None: the pod is not registered, and heartbeats do not register pods here."""
     if row is None:
         return KnownPod()
     return KnownPod(row.incarnation, row.tier, row.is_new, row.past_boots, row.newest_version)

@@ -1,8 +1,9 @@
 """The pool manager: keeps Valkey's pools equal to the pods and allocations that Postgres has. Only the leader runs it.
 
-Everything that it writes into Valkey carries its term, so a manager that was paused while another took over changes
-nothing. When memory is lost it is rebuilt from Postgres at once. Without a manager calls still get pods: new ones come
-by heartbeat, and nobody is removed. Without Postgres nobody leads, or nothing is managed until it is back.
+Every write into Valkey carries the manager's term, so a manager that was paused while another took over changes
+nothing. When Valkey loses its projection the manager rebuilds it from Postgres at once. Without a manager calls still
+get pods: new pods register by heartbeat, and none is removed. Without Postgres there is no leader, or the leader waits
+until Postgres is back.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,21 +32,21 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# An allocation that its pod does not name for this long is asked about.
+# When an allocation's pod has not named the call for this long, the manager queries the carrier.
 UNNAMED_S = 60.0
-# A pod that names a call which is not its own, or whose handler does not end, for this long is told of.
+# When a pod names a foreign call, or a handler of an ended one runs on, for this long, the manager raises an alarm.
 ENDING_S = 60.0
-# So often merchants are read before they are left to the next reconcile.
+# Reads of the merchants before the manager leaves them to the next reconcile.
 READS_MAX = 5
-# After Postgres was away its notes come in: what has no row yet is not taken back before.
+# After an outage of Postgres the routers write their notes: proposals without a row are not freed before.
 NOTES_S = 5.0
 
-# Says whether a call is over, as far as its carrier knows; None if it cannot be asked.
+# Whether a call is over according to its carrier; None if the carrier does not answer.
 IsOver = Callable[[str], Awaitable[bool | None]]
 
 
 class Alarms(Protocol):
-    """What the manager tells people of."""
+    """The alarms that the manager raises."""
 
     async def vanished(self, vanished: int, total: int) -> None: ...
 
@@ -82,15 +83,15 @@ class PoolManager(LeaderLoop):
         self._alarms = alarms
         self._freeze = Freeze()
         self._held_back: dict[str, GonePod | ClusterPod] = {}
-        # Pods that name calls which are not theirs, or of which handlers do not end, and since when.
+        # (pod, call) pairs of foreign calls and of ended calls whose handlers still run, and since when.
         self._ending: dict[tuple[str, str], float] = {}
         self._changes = Changes()
         self._term: Term | None = None
-        # The term in which it has been through everything once, and has said so.
-        self._told: Term | None = None
-        # What the log last said of it; operators look for `is_leader` there.
-        self._said_leader: bool | None = None
-        self._away_at_s = float("-inf")
+        # The term whose first complete run is done and logged.
+        self._announced: Term | None = None
+        # The last `is_leader` in the log; operators look for it there.
+        self._logged_leader: bool | None = None
+        self._postgres_failed_at_s = float("-inf")
         self._reconcile_at_s = 0.0
         self._recover_at_s = 0.0
         self._look_at_s = 0.0
@@ -101,8 +102,8 @@ class PoolManager(LeaderLoop):
 
     @property
     def is_in_order(self) -> bool:
-        """It leads, and has been through everything once."""
-        return self.is_leader and self._told is self._term
+        """It leads, and its first complete run is done."""
+        return self.is_leader and self._announced is self._term
 
     async def run_as_follower(self) -> int:
         return self._follow("another leads, or nobody")
@@ -120,21 +121,21 @@ class PoolManager(LeaderLoop):
             log.warning("router.term_lost", reason=str(lost))
             return self._follow(str(lost))
         except UNAVAILABLE as error:
-            # What was seen meanwhile is looked at again: everything, when Postgres is back.
+            # When Postgres is back, reconcile and recover everything that changed meanwhile.
             log.error("router.unmanaged", error=str(error))
-            self._away_at_s = self._clock.monotonic_s()
+            self._postgres_failed_at_s = self._clock.monotonic_s()
             self._reconcile_at_s = self._recover_at_s = 0.0
             return 0
-        if self._told is not self._term:
+        if self._announced is not self._term:
             log.info("router.took_over", is_leader=True, term=term, epoch=lead.epoch)
-            self._told, self._said_leader = self._term, True
+            self._announced, self._logged_leader = self._term, True
         return done
 
     def _follow(self, reason: str) -> int:
         self._term = None
-        if self._said_leader is not False:
+        if self._logged_leader is not False:
             log.info("router.follows", is_leader=False, reason=reason)
-            self._said_leader = False
+            self._logged_leader = False
         return 0
 
     async def _manage(self, term: Term, *, lost_for_s: float | None) -> int:
@@ -143,12 +144,12 @@ class PoolManager(LeaderLoop):
         crash_point("router.after_lead")
         if lost_for_s is not None:
             await self.rebuild(term, lost_for_s)
-        if now_s - self._away_at_s >= NOTES_S:
+        if now_s - self._postgres_failed_at_s >= NOTES_S:
             done += await self._pools.prove(term)
         if now_s >= self._reconcile_at_s:
             done += await self.reconcile(term)
             self._reconcile_at_s = now_s + self._config.reconcile_interval_s
-            # Every minute: who looks into the last hundred lines of each router finds the leader.
+            # Every minute: an operator finds the leader in the last hundred log lines of each router.
             log.info("router.reconciled", is_leader=True, term=term.number, changed=done)
         elif now_s >= self._look_at_s:
             done += await self._act(term, await self._source.look())
@@ -161,13 +162,14 @@ class PoolManager(LeaderLoop):
         return done
 
     async def rebuild(self, term: Term, lost_for_s: float) -> None:
-        """After a loss. Without Postgres pods' heartbeats tell who is busy, and their tiers they get anew."""
+        """After Valkey lost its projection. Without Postgres heartbeats show which pods are busy, and pods get new
+        tiers."""
         await self._publish_tiers(term)
         pods, calls = await self._pools.rebuild(term, lost_for_s)
         log.info("router.rebuilt", epoch=term.epoch, pods=pods, calls=calls)
 
     async def reconcile(self, term: Term) -> int:
-        """Tiers, merchants and the pods of the source, compared with their truth."""
+        """Correct tiers, merchants and pods by their sources: the config, Postgres and the pod source."""
         await self._publish_tiers(term)
         await self._adopt_merchants(term)
         census = await router_manager.census(self._bus, self._keys)
@@ -177,8 +179,8 @@ class PoolManager(LeaderLoop):
         return done
 
     async def recover(self, term: Term) -> int:
-        """Pods and slots that are not where Postgres has them are put there; calls that nobody names are asked about,
-        and pods that do not let go are told of."""
+        """Correct pods and slots by Postgres, query the carrier about calls that no pod names, and raise alarms for
+        pods that hang."""
         fixed = await self._pools.put_all(term)
         if fixed:
             metrics.ROUTER_RECOVERED.inc(fixed)
@@ -188,35 +190,35 @@ class PoolManager(LeaderLoop):
             ending = await store.ending(conn)
             await store.forget_versions(conn)
         for call in unnamed:
-            await self._ask_about(term, call)
+            await self._check_unnamed(term, call)
         await self._end_left(term)
-        await self._tell_of(ending)
+        await self._alarm_hanging(ending)
         return fixed
 
     async def _act(self, term: Term, seen: Sighting) -> int:
-        """Those that are there first. Those that vanish or turn unready wait while very many of them do so at once."""
+        """Write the present pods first. Those that vanished or turned unready wait while very many do so at once."""
         for pod in seen.present:
             self._held_back.pop(pod.name, None)
-        await self._see(term, seen.present)
+        await self._write(term, seen.present)
         lost: dict[str, GonePod | ClusterPod] = {**self._held_back}
         lost |= {gone.name: gone for gone in seen.gone} | {pod.name: pod for pod in seen.unready}
         unexpected = [pod.name for pod in lost.values() if not _was_expected(pod)]
         verdict = self._freeze.judge(self._clock.monotonic_s(), seen.total, unexpected)
         metrics.ROUTER_FROZEN.set(verdict.is_frozen)
-        # Those that fell silent are named again by their source, those that the cluster misses are not.
+        # The source reports silent pods again, but not those that the cluster removed.
         held = {name: lost[name] for name in unexpected if not getattr(lost[name], "heard_ms", "")}
         self._held_back = held if verdict.is_frozen else {}
         if verdict.is_frozen:
             log.error("router.removals_frozen", vanished=verdict.vanished, pods=seen.total)
             await self._alarms.vanished(verdict.vanished, seen.total)
         done = len(seen.present)
-        for name, either in lost.items():
+        for name, pod_lost in lost.items():
             if name not in unexpected or not verdict.is_frozen:
-                done += await self._lose(term, either)
+                done += await self._remove(term, pod_lost)
         return done
 
-    async def _see(self, term: Term, pods: Sequence[ClusterPod]) -> None:
-        """What the cluster says of pods, into Postgres and from there into the pools; only what is new."""
+    async def _write(self, term: Term, pods: Sequence[ClusterPod]) -> None:
+        """Write the cluster's pods into Postgres and from there into the pools; only changes."""
         tiers = self._config.tiers
         targets = [
             TierTarget(name, tiers[name].target, tiers[name].max_concurrent)
@@ -224,48 +226,49 @@ class PoolManager(LeaderLoop):
         ]
         for page in (pods[i : i + PAGE] for i in range(0, len(pods), PAGE)):
             seen = [Sighted(p.name, p.uid, p.is_ready, p.is_deleting, p.ip, p.port, p.version) for p in page]
-            self._insist(term)
+            self._check_term(term)
             async with self._database.transaction() as tx:
                 changed, lost = await store.see(tx, seen, targets)
             crash_point("router.after_sync")
             self._orphaned("", lost)
             await self._pools.put(term, changed)
 
-    async def _lose(self, term: Term, pod: GonePod | ClusterPod) -> int:
+    async def _remove(self, term: Term, pod: GonePod | ClusterPod) -> int:
         if isinstance(pod, ClusterPod):
-            await self._see(term, [pod])
+            await self._write(term, [pod])
             return 1
-        self._insist(term)
+        self._check_term(term)
         is_silent = pod.heard_ms != ""
         async with self._database.transaction() as tx:
             if is_silent and not self._config.by_heartbeat:
-                # The cluster still has it: it loses its calls, and is there again when it speaks.
+                # The cluster still has it: it loses its calls, and is back with its next heartbeat.
                 lost = await store.silence(tx, pod.name, self._config.heartbeat_ttl_s)
             else:
                 silent_s = self._config.heartbeat_ttl_s if is_silent else 0.0
                 lost = await store.remove(tx, pod.name, uid=pod.uid, silent_s=silent_s)
         crash_point("router.after_remove")
         if lost is None:
-            # Postgres never knew it, or it spoke.
+            # Postgres never had it, or it sent a heartbeat meanwhile.
             return int(await term.remove(pod.name, heard_ms=pod.heard_ms, newest=0))
         self._orphaned(pod.name, lost)
         if is_silent and not self._config.by_heartbeat:
-            await bus_router.free(self._bus, self._keys, [str(one.id) for one in lost], tombstone_s=0)
+            await bus_router.free(self._bus, self._keys, [str(row.id) for row in lost], tombstone_s=0)
             return len(lost)
         await term.remove(pod.name, heard_ms=pod.heard_ms)
         log.warning("router.pod_gone", pod=pod.name, calls=len(lost))
         return 1
 
     def _orphaned(self, pod: str, lost: Sequence[LostAllocation]) -> None:
-        """An orphaned call loses its pod and keeps its row: the carrier says when a call is over, and asked again it
-        gets another pod."""
-        for one in lost:
+        """An orphaned call loses its pod and keeps its row: the carrier reports the end of the call, and its next
+        request for an agent gets another pod."""
+        for row in lost:
             metrics.ROUTER_ORPHANS.inc()
-            log.warning("router.call_orphaned", call_id=one.call or "", allocation_id=str(one.id), pod=pod)
+            log.warning("router.call_orphaned", call_id=row.call or "", allocation_id=str(row.id), pod=pod)
 
     async def _balance(self, term: Term) -> None:
-        """Which pods change their tier or maximum. They take nothing until then: an intent in flight is not seen."""
-        self._insist(term)
+        """Mark the pods that must change their tier or maximum. They take no call until the change: an intent in flight
+        is not visible here."""
+        self._check_term(term)
         async with self._database.connection() as conn:
             pods = await store.pods(conn)
             busy = frozenset(row.pod for row in await store.live_rows(conn))
@@ -280,7 +283,7 @@ class PoolManager(LeaderLoop):
         wanted = self._changes.changing
         if not wanted:
             return 0
-        self._insist(term)
+        self._check_term(term)
         async with self._database.connection() as conn:
             changed = await store.change(conn, [*wanted.values()], [*wanted])
         for pod, tier in changed.items():
@@ -290,12 +293,12 @@ class PoolManager(LeaderLoop):
         self._changes = Changes(left)
         return len(changed)
 
-    async def _ask_about(self, term: Term, call: UnnamedCall) -> None:
-        """A call that was given a pod and never came there. While its carrier says that it lives, it may still come."""
+    async def _check_unnamed(self, term: Term, call: UnnamedCall) -> None:
+        """A call that never reached its pod. While its carrier reports it as live, it may still do so."""
         over = await self._is_over(call.call)
         if over is False:
             return
-        self._insist(term)
+        self._check_term(term)
         async with self._database.connection() as conn:
             if not await store.end_unnamed(conn, call, is_over=bool(over)):
                 return
@@ -305,18 +308,18 @@ class PoolManager(LeaderLoop):
         await bus_router.free(self._bus, self._keys, [str(call.id)], tombstone_s=tombstone_s)
 
     async def _end_left(self, term: Term) -> None:
-        """Calls of other users of the router, whose release was lost."""
-        self._insist(term)
+        """End calls of other users of the router whose release was lost."""
+        self._check_term(term)
         async with self._database.connection() as conn:
             left = await store.end_left(conn, UNNAMED_S)
         if left:
             log.warning("router.calls_left", calls=len(left))
-            ids = [str(one) for one in left]
+            ids = [str(row_id) for row_id in left]
             await bus_router.free(self._bus, self._keys, ids, tombstone_s=self._config.ended_ttl_s)
 
-    async def _tell_of(self, ending: Sequence[tuple[str, str]]) -> None:
-        """Pods that name calls which are not theirs, for a moment after each call, or of which handlers do not end: for
-        ever where an agent hangs."""
+    async def _alarm_hanging(self, ending: Sequence[tuple[str, str]]) -> None:
+        """Pods name foreign calls, or have handlers of ended ones, shortly after each call; where an agent hangs, for
+        ever."""
         now_s = self._clock.monotonic_s()
         self._ending = {pair: self._ending.get(pair, now_s) for pair in ending}
         metrics.ROUTER_ENDING.set(len({pod for pod, _ in ending}))
@@ -328,7 +331,7 @@ class PoolManager(LeaderLoop):
             log.error("router.pod_hangs", pod=pod, calls=calls)
             await self._alarms.hangs(pod, calls)
 
-    def _insist(self, term: Term) -> None:
+    def _check_term(self, term: Term) -> None:
         """Before each write into Postgres: a manager that was paused would undo what its successor wrote."""
         if self._leadership.term != term.number:
             raise TermLost(f"term {term.number} ran out")
@@ -351,8 +354,8 @@ class PoolManager(LeaderLoop):
             await self._make_live(term)
 
     async def _make_live(self, term: Term) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """What Postgres has of merchants, and what was changed by hand. Edited meanwhile, it is read anew; the next
-        reconcile goes on where somebody edits all the time."""
+        """Write the merchants of Postgres into Valkey. Returns them, and what an operator changed in Valkey by hand.
+        Reads again if edits came in meanwhile; after `READS_MAX` reads the next reconcile continues."""
         for _ in range(READS_MAX):
             edits = await term.merchant_edits()
             async with self._database.connection() as conn:

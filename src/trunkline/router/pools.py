@@ -1,7 +1,7 @@
-"""Valkey's pools, made and kept equal to what Postgres says of pods and allocations. Only the leader does it.
+"""Makes Valkey's pools equal to the pods and allocations in Postgres. Only the leader runs it.
 
-Valkey proposes and Postgres decides, so a difference costs a conflict and no call. Each run ends with what it read put
-there; what came in between carries a newer incarnation, or is not proven yet, and stays.
+Valkey proposes and Postgres decides, so a difference costs a conflict and no call. Each run writes what it read; what
+changed meanwhile carries a newer incarnation, or is not proven yet, and is left alone.
 """
 
 import json
@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-# What was read of Postgres is put into Valkey within this time, or read anew: a proposal is proven after 5 s.
+# Rows that were read are written into Valkey within this time, or read again: proposals are proven after 5 s.
 FRESH_S = 3.0
 
 
@@ -41,8 +41,9 @@ class Pools:
         self._fixed = 0
 
     async def rebuild(self, term: Term, lost_for_s: float) -> tuple[int, int]:
-        """Everything, after a loss: idle pods are free at once, busy and kept ones are not. If Postgres began after the
-        loss, or lately, a pod that looks free is heard first. Returns how many pods and allocations there are."""
+        """Write all pods after Valkey lost its projection: idle pods are free at once, busy and reserved ones are not.
+        If Postgres itself started after the loss or less than `postgres_young_s` ago, a pod that looks free has to send
+        a heartbeat first. Returns the numbers of pods and allocations."""
         async with self._database.connection() as conn:
             age_s = await store.postgres_age_s(conn)
             ended = await store.ended_lately(conn, self._ended_ttl_s)
@@ -60,14 +61,14 @@ class Pools:
         return len(names), rows
 
     async def put_all(self, term: Term) -> int:
-        """Everything, by difference. Returns how many pods were somewhere else."""
+        """Correct all pods. Returns how many differed."""
         self._fixed = 0
         names = await self._names()
         for page in _pages(names):
             await self._put(term, page)
             crash_point("router.after_recover")
         await self._remove_others(term, {*names})
-        # What an operator reset by hand was seen on the way.
+        # The pages above marked the calls that an operator reset by hand.
         await self.prove(term)
         async with self._database.connection() as conn:
             version = await store.newest_version(conn)
@@ -79,32 +80,31 @@ class Pools:
             await self._put(term, page, is_certain=True)
 
     async def prove(self, term: Term) -> int:
-        """Proposals without a row are taken back, those with one are put as it says, and what an operator reset by hand
-        ends. Returns how many were taken back or reset."""
-        found = await term.unproven()
-        if not found.ids and not found.reset:
+        """Free proposals without a row, correct those with one, and end calls that an operator reset by hand. Returns
+        how many were freed or reset."""
+        unproven = await term.unproven()
+        if not unproven.ids and not unproven.reset:
             return 0
-        reset = {one: told for one, told in found.reset.items() if _uuid(one)}
         async with self._database.connection() as conn:
-            rows = await store.rows_by_id(conn, [known for one in found.ids if (known := _uuid(one))])
-            await store.end_rows(conn, [UUID(one) for one in reset], "reset")
+            rows = await store.rows_by_id(conn, [uuid for text in unproven.ids if (uuid := _uuid(text))])
+            await store.end_rows(conn, [uuid for text in unproven.reset if (uuid := _uuid(text))], "reset")
         crash_point("router.after_reset")
-        for told in found.reset.values():
-            call_sid, _, pod = told.partition(" ")
+        for call_and_pod in unproven.reset.values():
+            call_sid, _, pod = call_and_pod.partition(" ")
             log.warning("router.call_reset", call_id=call_sid, pod=pod)
         live = {str(row.id) for row in rows}
-        others = [one for one in found.ids if one not in live and one.replace("-", "") not in live]
-        back = await term.prove(
-            [_live(row) for row in rows], others, [*found.reset], lease_ttl_s=self._lease_ttl_s
+        rowless = [text for text in unproven.ids if text not in live and text.replace("-", "") not in live]
+        freed = await term.prove(
+            [_live(row) for row in rows], rowless, [*unproven.reset], lease_ttl_s=self._lease_ttl_s
         )
-        return back + len(found.reset)
+        return freed + len(unproven.reset)
 
     async def _names(self) -> list[str]:
         async with self._database.connection() as conn:
             return [pod.name for pod in await store.pods(conn)]
 
     async def _put(self, term: Term, names: Sequence[str], *, is_certain: bool | None = None) -> int:
-        """`is_certain`: those that look free are; None: as Valkey has it."""
+        """`is_certain`: pods that look free are free; None: leave it as Valkey has it."""
         while True:
             read_s = time.monotonic()
             async with self._database.connection() as conn:
@@ -126,16 +126,16 @@ class Pools:
         return len(rows)
 
     async def _remove_others(self, term: Term, names: set[str]) -> None:
-        """Pods that Valkey has and Postgres has not. Those that registered while Postgres was silent have no number
-        yet, and are registered by their next heartbeat."""
+        """Remove pods that Valkey has and Postgres has not. Pods that registered while Postgres was away have no
+        incarnation yet; their next heartbeat registers them."""
         census = await router_manager.census(self._bus, self._keys)
         others = [pod for pods in census.values() for pod in pods if pod not in names]
         if not others:
             return
         async with self._database.connection() as conn:
-            there = await store.existing(conn, others)
+            existing = await store.existing(conn, others)
         for pod in others:
-            if pod not in there and await term.remove(pod, oldest=1):
+            if pod not in existing and await term.remove(pod, oldest=1):
                 log.warning("router.pod_unknown", pod=pod)
                 metrics.ROUTER_RECOVERED.inc()
 
@@ -155,7 +155,7 @@ def _true(pod: Pod, rows: Sequence[SlotAllocation], is_certain: bool | None) -> 
         "uid": pod.uid,
     }
     if pod.sequence == 0:
-        # It never spoke: the cluster alone knows it.
+        # It has sent no heartbeat: only the cluster has it.
         del fields["boot_id"], fields["sequence"]
     return TruePod(
         name=pod.name,
@@ -175,7 +175,7 @@ def _true(pod: Pod, rows: Sequence[SlotAllocation], is_certain: bool | None) -> 
 
 def _is_believed(pod: Pod, rows: Sequence[SlotAllocation], is_certain: bool | None) -> bool:
     if is_certain is None:
-        # Whoever speaks is believed by its heartbeat.
+        # A pod that sends heartbeats becomes free by the next one.
         return pod.sequence == 0
     return is_certain or bool(rows)
 

@@ -1,4 +1,4 @@
-"""Pods in Postgres: registered when they come, and written down as they speak, many at a time."""
+"""Registers pods in Postgres, and writes their heartbeats there in batches."""
 
 import asyncio
 import re
@@ -26,26 +26,26 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-# A pod that comes waits so long for Postgres; then Valkey alone knows it until Postgres is back.
+# How long a new pod waits for Postgres; then only Valkey has it until Postgres is back.
 REGISTER_S = 0.5
-# After a failure Postgres is not asked for so long: heartbeats must not queue up behind it.
-REST_S = 2.0
+# No request to Postgres for this long after a failure: heartbeats must not queue up behind it.
+BACKOFF_S = 2.0
 INTERVAL_S = 1.0
-# A call that a pod had is written again after so long. Postgres may have lost the first writing; whoever judges by a
-# pod's silence waits for 5 s after the call.
+# When an ended call is written again: Postgres may have lost the first write. The checks that conclude from a pod's
+# silence about a call wait 5 s after its end.
 ENDED_AGAIN_S = 4.0
-# What pods say within this time is written together. What changes whether they take calls does not wait for it.
-LINGER_S = 0.1
-# A pod that names its next call is busy already, by its allocation; others do so within this time.
-JOIN_LINGER_S = 0.02
+# Heartbeats that come in within this time are written together. A change of whether a pod takes calls does not wait.
+BATCH_DELAY_S = 0.1
+# The same for heartbeats that name a new call: its allocation makes the pod busy already.
+JOIN_DELAY_S = 0.02
 BATCH_MAX = 500
-KNOWN_MAX = 10_000
-FORGET_S = 3600.0
+CACHED_MAX = 10_000
+CACHE_TTL_S = 3600.0
 _TEXT = re.compile(r"[es]\|(\d+)\|(\d+)(?:\|\d+)?")
 
 
 class PodRegistry(Loop):
-    """Every router process has one. What it could not write stays until it can."""
+    """Every router process has one. Heartbeats that it could not write stay queued until it can."""
 
     name = "pod_registry"
     backoff_max_s = PROMPT_BACKOFF_MAX_S
@@ -56,36 +56,35 @@ class PodRegistry(Loop):
         self._bus = bus
         self._keys = keys
         self._config = config
-        self._rests_until_s = 0.0
-        self._heard_at_s = float("-inf")
-        # What pods said since the last write, and what was written of each, with their incarnations.
-        self._news: dict[str, tuple[PodBeat, int]] = {}
+        self._backoff_until_s = 0.0
+        self._hearing_at_s = float("-inf")
+        # Heartbeats since the last write, and the last written one of each pod, with their incarnations.
+        self._pending: dict[str, tuple[PodBeat, int]] = {}
         self._written: dict[str, tuple[PodBeat, int]] = {}
         self._written_at_s: dict[str, float] = {}
-        # Calls that pods named since the last write, in this order, also those that they let go of meanwhile.
+        # Calls that pods named since the last write, in this order, including those released meanwhile.
         self._joined: dict[tuple[str, str], None] = {}
-        # Calls that pods said they had, and when that was written: every heartbeat says it again for a while.
+        # Ended calls of pods, and when they were written: heartbeats repeat them for a while.
         self._ended_at_s: dict[tuple[str, str], float] = {}
         self._wanted = asyncio.Event()
         self._flushing: asyncio.Task[None] | None = None
-        # One writes at a time.
-        self._turn = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     async def register(self, beat: PodBeat, tiers: Mapping[str, str]) -> Registered | Superseded | None:
-        """None: nobody knows it and heartbeats make no pods here. Raises what `UNAVAILABLE` names where Postgres cannot
-        be asked. `tiers` as they were published; none: our own."""
-        if self.is_resting:
+        """None: the pod is not registered, and heartbeats do not register pods here. Raises one of `UNAVAILABLE` while
+        Postgres is away. `tiers` as published in Valkey; none: those of this process."""
+        if self.is_backing_off:
             raise TimeoutError("Postgres was silent lately")
         try:
             answer = await _within(REGISTER_S, self._register(beat, self._targets(tiers)))
         except UNAVAILABLE:
-            self._rests_until_s = time.monotonic() + REST_S
+            self._backoff_until_s = time.monotonic() + BACKOFF_S
             raise
         crash_point("router.after_register")
         if isinstance(answer, Registered):
             written = self._written.get(beat.pod)
             if written is None or written[1] != answer.incarnation:
-                # Whatever it names is news.
+                # Every call that it names is new.
                 before = replace(beat, calls=(), sequence=beat.sequence - 1)
                 self._written[beat.pod] = (before, answer.incarnation)
                 self._written_at_s[beat.pod] = time.monotonic()
@@ -94,55 +93,55 @@ class PodRegistry(Loop):
                 log.warning("router.call_orphaned", call_id=lost.call or "", pod=beat.pod)
         return answer
 
-    async def heard_first(self, beat: PodBeat) -> None:
-        """Before Valkey is told that a pod takes calls again, or none any more: what Valkey proposes must be so in
-        Postgres. Of a process that is known here only; waits for Postgres no longer than a registration does."""
+    async def write_ahead(self, beat: PodBeat) -> None:
+        """Write to Postgres before Valkey marks a pod free or leaving: what Valkey proposes must hold in Postgres. Only
+        for pods that this process has seen; waits for Postgres no longer than a registration does."""
         known = self._last(beat.pod)
         if known is None or known[0].boot_id != beat.boot_id or known[0].sequence >= beat.sequence:
             return
         is_urgent = _frees_or_moves(beat, known[0])
-        if self.is_resting or not (is_urgent or set(beat.calls) - set(known[0].calls)):
+        if self.is_backing_off or not (is_urgent or set(beat.calls) - set(known[0].calls)):
             return
-        self.heard(beat, known[1])
+        self.enqueue(beat, known[1])
         try:
             await _within(REGISTER_S, self._flush(beat.pod) if is_urgent else self._flush_soon())
         except UNAVAILABLE:
-            self._rests_until_s = time.monotonic() + REST_S
+            self._backoff_until_s = time.monotonic() + BACKOFF_S
 
-    def heard(self, beat: PodBeat, incarnation: int) -> None:
-        """To be written soon, and never later than a second after it."""
+    def enqueue(self, beat: PodBeat, incarnation: int) -> None:
+        """The loop writes it within a second."""
         known = self._last(beat.pod)
         if known is not None and known[1] == incarnation and known[0].sequence >= beat.sequence:
             return
         before = known[0].calls if known is not None and known[1] == incarnation else ()
         self._joined.update(dict.fromkeys((beat.pod, call) for call in beat.calls if call not in before))
-        self._news[beat.pod] = (beat, incarnation)
+        self._pending[beat.pod] = (beat, incarnation)
         self._wanted.set()
 
     def released(self, pod: str, call: str) -> None:
-        """A pod let go of a call, and Postgres knows: a heartbeat that does not name it any more frees nothing."""
-        for known in (self._news, self._written):
-            if (said := known.get(pod)) is not None and call in said[0].calls:
-                left = tuple(one for one in said[0].calls if one != call)
-                known[pod] = (replace(said[0], calls=left), said[1])
+        """A pod released a call, and Postgres has it: a later heartbeat without this call frees nothing more."""
+        for beats in (self._pending, self._written):
+            if (entry := beats.get(pod)) is not None and call in entry[0].calls:
+                left = tuple(sid for sid in entry[0].calls if sid != call)
+                beats[pod] = (replace(entry[0], calls=left), entry[1])
 
     def _last(self, pod: str) -> tuple[PodBeat, int] | None:
-        return self._news.get(pod) or self._written.get(pod)
+        return self._pending.get(pod) or self._written.get(pod)
 
-    def heard_again(self) -> None:
-        """Say with the next write that heartbeats can be heard."""
-        self._heard_at_s = float("-inf")
+    def advance_hearing(self) -> None:
+        """Let the next write record that this router receives heartbeats."""
+        self._hearing_at_s = float("-inf")
 
     @property
-    def is_resting(self) -> bool:
-        """Postgres was silent lately."""
-        return time.monotonic() < self._rests_until_s
+    def is_backing_off(self) -> bool:
+        """Postgres failed less than `BACKOFF_S` ago."""
+        return time.monotonic() < self._backoff_until_s
 
     async def wait(self) -> None:
         try:
             async with asyncio.timeout(INTERVAL_S):
                 await self._wanted.wait()
-                await self.pause(LINGER_S)
+                await self.pause(BATCH_DELAY_S)
         except TimeoutError:
             pass
 
@@ -157,35 +156,35 @@ class PodRegistry(Loop):
         return await self.write()
 
     async def write(self) -> int:
-        """What could not be written is tried again; a later heartbeat of the same pod takes its place."""
-        if time.monotonic() - self._heard_at_s >= INTERVAL_S / 2:
-            # In no transaction: a router that is stopped between two statements must not hold the row that every other
-            # one advances before it writes.
+        """Heartbeats that could not be written are retried; a later one of the same pod replaces them."""
+        if time.monotonic() - self._hearing_at_s >= INTERVAL_S / 2:
+            # Outside a transaction: a router that is paused between two statements must not lock the row that all
+            # others advance before they write.
             async with self._database.connection() as conn:
                 await store.advance_hearing(conn)
-            self._heard_at_s = time.monotonic()
-        async with self._turn:
+            self._hearing_at_s = time.monotonic()
+        async with self._write_lock:
             return await self._write()
 
     async def _write(self) -> int:
         try:
             return await self._write_page()
         except UNAVAILABLE:
-            # A crash of Postgres may have undone what was written a moment ago.
+            # A crash of Postgres may have undone the latest writes.
             self._ended_at_s.clear()
             raise
 
     async def _write_page(self) -> int:
         now_s = time.monotonic()
-        page = dict(sorted(self._news.items())[:BATCH_MAX])
+        page = dict(sorted(self._pending.items())[:BATCH_MAX])
         if not page:
             return 0
-        joined = [one for one in self._joined if one[0] in page]
+        joined = [pair for pair in self._joined if pair[0] in page]
         dropped = self._dropped(page)
         ended = self._ended(page, now_s)
         async with self._database.connection() as conn:
             if ended:
-                # First: whoever sees that a pod was heard after a call takes its silence about the call for an answer.
+                # First: readers take a heartbeat after the end of a call that does not name it for the pod's answer.
                 await store.join_calls(conn, ended)
             await store.write_beats(conn, list(page.values()))
         crash_point("router.after_beats")
@@ -196,30 +195,30 @@ class PodRegistry(Loop):
                 freed = await store.end_dropped(conn, dropped) if dropped else []
             await self._free(freed)
         self._ended_at_s |= dict.fromkeys(ended, now_s)
-        for one in joined:
-            self._joined.pop(one, None)
-        for pod, said in page.items():
-            self._written[pod] = said
+        for pair in joined:
+            self._joined.pop(pair, None)
+        for pod, entry in page.items():
+            self._written[pod] = entry
             self._written_at_s[pod] = now_s
-            if self._news.get(pod) == said:
-                del self._news[pod]
-        if self._news:
+            if self._pending.get(pod) == entry:
+                del self._pending[pod]
+        if self._pending:
             self._wanted.set()
-        self._forget(now_s)
+        self._evict(now_s)
         return len(page)
 
     def _ended(self, page: Mapping[str, tuple[PodBeat, int]], now_s: float) -> list[tuple[str, str]]:
-        """What pods say of calls that are over, but for what was written a moment ago."""
-        said = ((pod, call) for pod, (beat, _) in page.items() for call in beat.ended)
-        return [one for one in said if now_s - self._ended_at_s.get(one, float("-inf")) >= ENDED_AGAIN_S]
+        """Ended calls that pods report, except those written less than `ENDED_AGAIN_S` ago."""
+        pairs = ((pod, call) for pod, (beat, _) in page.items() for call in beat.ended)
+        return [pair for pair in pairs if now_s - self._ended_at_s.get(pair, float("-inf")) >= ENDED_AGAIN_S]
 
-    def _forget(self, now_s: float) -> None:
-        """Names of pods that are gone, and of calls, are many in the end."""
-        if len(self._ended_at_s) > KNOWN_MAX:
-            fresh = {one: at_s for one, at_s in self._ended_at_s.items() if now_s - at_s < ENDED_AGAIN_S}
+    def _evict(self, now_s: float) -> None:
+        """Bound the tables: pods and calls that are gone would add up."""
+        if len(self._ended_at_s) > CACHED_MAX:
+            fresh = {pair: at_s for pair, at_s in self._ended_at_s.items() if now_s - at_s < ENDED_AGAIN_S}
             self._ended_at_s = fresh
-        if len(self._written) > KNOWN_MAX:
-            for pod in [pod for pod, at_s in self._written_at_s.items() if now_s - at_s >= FORGET_S]:
+        if len(self._written) > CACHED_MAX:
+            for pod in [pod for pod, at_s in self._written_at_s.items() if now_s - at_s >= CACHE_TTL_S]:
                 del self._written[pod], self._written_at_s[pod]
 
     async def _register(self, beat: PodBeat, tiers: Sequence[TierTarget]) -> Registered | Superseded | None:
@@ -227,26 +226,26 @@ class PodRegistry(Loop):
             return await store.register(tx, beat, tiers, may_insert=self._config.by_heartbeat)
 
     async def _flush(self, pod: str) -> None:
-        """Whoever comes while somebody writes is written with the next ones, together."""
-        async with self._turn:
-            if pod in self._news:
+        """Heartbeats that come in during a write share the next one."""
+        async with self._write_lock:
+            if pod in self._pending:
                 await self._write()
 
     async def _flush_soon(self) -> None:
-        """With what other pods say in the next moment."""
+        """Write together with other pods' heartbeats of the next `JOIN_DELAY_S`."""
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.create_task(self._flush_later(), name="write heartbeats")
-            self._flushing.add_done_callback(_look_at)
+            self._flushing.add_done_callback(_consume_exception)
         await asyncio.shield(self._flushing)
 
     async def _flush_later(self) -> None:
-        await asyncio.sleep(JOIN_LINGER_S)
+        await asyncio.sleep(JOIN_DELAY_S)
         self._flushing = None
-        async with self._turn:
+        async with self._write_lock:
             await self._write()
 
     def _dropped(self, page: Mapping[str, tuple[PodBeat, int]]) -> list[tuple[str, str]]:
-        """Calls that pods named when they were last written, and name no more."""
+        """Calls that pods' last written heartbeats named, and the new ones do not."""
         dropped: list[tuple[str, str]] = []
         for pod, (beat, incarnation) in page.items():
             written = self._written.get(pod)
@@ -259,7 +258,7 @@ class PodRegistry(Loop):
             return
         try:
             await bus_router.free(
-                self._bus, self._keys, [str(one) for one in ended], tombstone_s=self._config.ended_ttl_s
+                self._bus, self._keys, [str(row_id) for row_id in ended], tombstone_s=self._config.ended_ttl_s
             )
         except BusUnavailable as error:
             log.info("router.valkey_untold", reason=str(error))
@@ -271,34 +270,35 @@ class PodRegistry(Loop):
                 TierTarget(name, tiers[name].target, tiers[name].max_concurrent)
                 for name in assignment_order(tiers)
             ]
-        found = {name: _TEXT.fullmatch(text) for name, text in published.items()}
+        matches = {name: _TEXT.fullmatch(text) for name, text in published.items()}
         order = published["#order"].split()
-        return [TierTarget(n, int(m[1]), int(m[2])) for n in order if (m := found.get(n)) is not None]
+        return [TierTarget(n, int(m[1]), int(m[2])) for n in order if (m := matches.get(n)) is not None]
 
 
-def _frees_or_moves(said: PodBeat, before: PodBeat) -> bool:
-    """Whether it takes calls again, none any more, or elsewhere. One that does not follow right after `before` may have
-    named a call to another process."""
-    is_gap = said.sequence != before.sequence + 1
-    if (is_gap and not said.calls) or not set(before.calls) <= set(said.calls):
+def _frees_or_moves(beat: PodBeat, before: PodBeat) -> bool:
+    """Whether the pod became free, is leaving, or has another address. After a gap in the sequence another router
+    process may have received a heartbeat that named a call."""
+    is_gap = beat.sequence != before.sequence + 1
+    if (is_gap and not beat.calls) or not set(before.calls) <= set(beat.calls):
         return True
-    return (said.leaving, said.base_url, said.ip, said.port, said.interval_s, said.hanging) != (
+    return (beat.leaving, beat.base_url, beat.ip, beat.port, beat.interval_s, beat.hanging) != (
         before.leaving, before.base_url, before.ip, before.port, before.interval_s, before.hanging,
     )  # fmt: skip
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """In a task of its own: the driver does not let go of a connection to a server that hangs; who asks has to."""
-    asked = asyncio.create_task(work, name="ask postgres")
-    await asyncio.wait({asked}, timeout=seconds)
-    if not asked.done():
-        asked.cancel()
-        asked.add_done_callback(_look_at)
+    """In a task of its own: while the server hangs, the driver does not return from a cancelled query, so the caller
+    stops waiting for it."""
+    query = asyncio.create_task(work, name="query postgres")
+    await asyncio.wait({query}, timeout=seconds)
+    if not query.done():
+        query.cancel()
+        query.add_done_callback(_consume_exception)
         raise TimeoutError(f"Postgres was silent for {seconds} s")
-    return asked.result()
+    return query.result()
 
 
-def _look_at(late: "asyncio.Task[Any]") -> None:
-    """There may be nobody left to tell."""
-    if not late.cancelled():
-        late.exception()
+def _consume_exception(task: "asyncio.Task[Any]") -> None:
+    """Its caller may have stopped waiting; asyncio would log the exception as never retrieved."""
+    if not task.cancelled():
+        task.exception()

@@ -1,4 +1,4 @@
-"""The bodies that the router is sent, and what is allowed in them."""
+"""The bodies of requests to the router, and their validation."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from trunkline.router.pods import PodHeartbeat
 
-# As Kubernetes names pods. `metadata` is taken by a key of its own.
+# Kubernetes' rule for pod names. `metadata` is reserved: a key of the router has that name.
 POD_NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _POD_NAME = re.compile(POD_NAME)
 _RESERVED = frozenset({"metadata"})
@@ -23,14 +23,14 @@ TEXT_MAX = 256
 CALLS_MAX = 1000
 SEQUENCE_MAX = 2**53
 INTERVAL_MAX_S = 3600
-# Postgres keeps no NUL, and none of these belongs in a name or an address.
+# Postgres stores no NUL, and no control character belongs in a name or an address.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class BadRequest(Exception):
-    """The message is for the one who asked; `field` names what is wrong, if it is one field."""
+    """The message is for the client; `field` names the wrong field, if it is one."""
 
     def __init__(self, message: str, field: str = ""):
         super().__init__(message)
@@ -41,7 +41,7 @@ class BadRequest(Exception):
 class AllocateBody(msgspec.Struct):
     call_sid: str = ""
     merchant_id: str | None = None
-    # By policy (ROUTER_HOLD_MAX): queue for a pod instead of hearing that none is free.
+    # By policy (ROUTER_HOLD_MAX): queue for a pod instead of being refused.
     wait: bool = False
 
 
@@ -57,9 +57,9 @@ class Page:
 
 class ReleaseBody(msgspec.Struct):
     call_sid: str = ""
-    # Only a pod that lets go itself names itself.
+    # Only a pod that releases its own call sends its name.
     pod_name: str | None = None
-    # Which of the call's streams it had. Without one it is the call's present one, whichever that is.
+    # Which of the call's streams the pod had. Without one: the call's present stream.
     turn: int | None = None
 
 
@@ -68,17 +68,17 @@ class HeartbeatBody(msgspec.Struct):
     port: int = 0
     version: str = ""
     calls: list[str] = []
-    # Those that it had lately, and that are over.
+    # Calls that ended in this pod lately.
     ended: list[str] = []
-    # Calls that are over and whose handlers do not end.
+    # Ended calls whose handlers still run.
     hanging: list[str] = []
-    # Those of `calls` that it is about to give to other pods.
+    # Those of `calls` that it is about to hand over to other pods.
     handing_over: list[str] = []
     boot_id: str = ""
     sequence: int | UnsetType = UNSET
     draining: bool = False
     base_url: str = ""
-    # How often it speaks. One that does not say so speaks every 30 s, as the agents of the router's guide do.
+    # The interval of its heartbeats. 30 s is that of the agents of the router's guide, which send none.
     interval_s: float = 30.0
 
 
@@ -104,7 +104,7 @@ def merchant_id(text: str | None) -> str:
 
 
 def page(query: Mapping[str, str]) -> Page:
-    """`?limit=` and `?cursor=`, the place to begin at."""
+    """`?limit=` and `?cursor=`, the index of the first item."""
     return Page(_whole(query, "cursor", 0, 10_000_000), _whole(query, "limit", 50, PAGE_MAX, least=1))
 
 
@@ -135,7 +135,7 @@ def heartbeat(pod: str, body: HeartbeatBody) -> PodHeartbeat:
         raise BadRequest("port must be 0 to 65535", "port")
     if not 0 < body.interval_s <= INTERVAL_MAX_S:
         raise BadRequest(f"interval_s must be more than 0 and at most {INTERVAL_MAX_S}", "interval_s")
-    # A pod that counts nothing is taken in the order in which it is heard.
+    # Heartbeats without a sequence are ordered by the time at which they come in.
     sequence = time.time_ns() // 1_000_000 if body.sequence is UNSET else body.sequence
     if not 0 <= sequence < SEQUENCE_MAX:
         raise BadRequest("sequence must be 0 or more, and less than 2^53", "sequence")

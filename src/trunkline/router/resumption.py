@@ -1,11 +1,10 @@
-"""A call whose stream is over and who may still be there: the carrier asks what follows.
+"""Resumes a call whose stream ended while the call may go on: the carrier requests its next instructions.
 
-released row ─► the agent said goodbye, or the call is over: hang up
+released row ─► the agent released the call, or it ended: hang up
 live row     ─► the agent was lost: the call goes into its next turn, and gets a pod as any other call does
 
-The pod that lost the call is not tried again until it was heard since: nobody knows whether it is alive, and a person
-waits. While it still names the call it is free for nobody. Afterwards it is a pod like every other, and may get the
-same call again.
+The pod that lost the call gets it again only after a heartbeat since then: it may be dead, and a person waits. While it
+still names the call it takes no other. Afterwards it is a pod like every other, and may get the same call again.
 """
 
 import asyncio
@@ -44,13 +43,13 @@ class Resumer:
     async def resume(
         self, call_sid: str, attempt_id: UUID, turn: int
     ) -> Allocated | NoneFree | PodWait | MustHangUp | GivenUp:
-        """`turn` is that of the stream that is over. Idempotent: every request about one stream gets the same pod."""
+        """`turn` is that of the ended stream. Idempotent: every request about one stream gets the same pod."""
         try:
-            found = await self._allocator.ask(self._find(call_sid, attempt_id, turn))
+            resumption = await self._allocator.ask(self._find(call_sid, attempt_id, turn))
         except EngineSilent as error:
             log.error("router.resume_unwritten", call_id=call_sid, reason=str(error))
-            found = "exhausted" if turn >= TURN_MAX else LostAgent("", "")
-        match found:
+            resumption = "exhausted" if turn >= TURN_MAX else LostAgent("", "")
+        match resumption:
             case "over":
                 metrics.ROUTER_RESUMPTIONS.labels("over").inc()
                 return MustHangUp()
@@ -62,7 +61,7 @@ class Resumer:
                 if pod is not None:
                     log.warning("router.agent_lost", call_id=call_sid, pod=pod, turn=turn)
                     metrics.ROUTER_RESUMPTIONS.labels("lost").inc()
-                    await self._take_back(attempt_id)
+                    await self._free_slot(attempt_id)
                 return await self._allocator.allocate(
                     call_sid, merchant_id, attempt_id=attempt_id, may_wait=True, turn=turn + 1
                 )
@@ -71,8 +70,8 @@ class Resumer:
         async with self._database.connection() as conn:
             return await resumptions.resume(conn, attempt_id, call_sid, turn, turn_max=TURN_MAX)
 
-    async def _take_back(self, attempt_id: UUID) -> None:
-        """Before Valkey is asked for a pod, or it would name the lost one. If it is silent, Postgres picks."""
+    async def _free_slot(self, attempt_id: UUID) -> None:
+        """Before Valkey proposes a pod, or it would propose the lost one. If Valkey does not answer, Postgres picks."""
         try:
             async with asyncio.timeout(VALKEY_S):
                 await bus_router.free(self._bus, self._keys, [str(attempt_id)], tombstone_s=0)

@@ -1,6 +1,6 @@
-"""The router's HTTP face. Plain Starlette routes: allocate and release are among the hottest of the platform.
+"""The router's HTTP endpoints. Plain Starlette routes: allocate and release are among the hottest of the platform.
 
-A pod is the platform's, and so is every call that it may be given: only a key that is bound to no tenant may ask.
+Pods belong to the platform, and may get calls of every tenant: only a key that is bound to no tenant has access.
 """
 
 from collections.abc import Awaitable, Callable
@@ -31,18 +31,18 @@ from trunkline.telephony.callbacks import TURN_MAX
 log = get_logger(__name__)
 
 SCOPE = "router"
-# Whoever asks for a pod is answered within 2 s of asking, whatever hangs, however long the key or the account took.
+# A request for a pod gets its response within 2 s, whatever hangs, however long the key or the account took.
 ANSWER_S = 1.9
-# Of that, for the pod: the engines answer within 0.6 s or count as silent.
+# The share of it for the allocation: the engines answer within 0.6 s or count as silent.
 ALLOCATE_S = 1.4
-# Valkey's answer takes a millisecond.
+# Valkey answers within a millisecond.
 ADDRESS_S = 0.15
 # A heartbeat with a thousand calls is 40 KB.
 BODY_MAX_BYTES = 256 * 1024
 
 
 class Principal(Protocol):
-    """Who asks. Bound to a reseller, it is a tenant's key."""
+    """The caller. Bound to a reseller, it is a tenant's key."""
 
     @property
     def reseller_id(self) -> str | None: ...
@@ -58,54 +58,55 @@ class RouterDeps:
     pods: Pods
     authorize: Authorize
     is_leader: Callable[[], bool] = lambda: False
-    # The platform's longest call, told to pods.
+    # The platform's longest call; replies to heartbeats carry it.
     call_time_limit_s: float = 3600.0
     addresses: PodAddresses | None = None
 
 
 def asked_at_s(request: Request) -> float:
-    """When the request came, by the monotonic clock: as who took it in has noted, or now, when first asked."""
-    noted: float = request.scope.setdefault("state", {}).setdefault("asked_at_s", monotonic())
-    return noted
+    """When the request came in, by the monotonic clock: as the fast path noted it, or the time of the first call."""
+    at_s: float = request.scope.setdefault("state", {}).setdefault("asked_at_s", monotonic())
+    return at_s
 
 
 def time_left_s(since_s: float) -> float:
-    """So long a pod may be looked for, for who has asked then. A moment is left in any case: most find one at once."""
+    """The time that an allocation may still take, for a request of `since_s`. At least 50 ms: most find a pod at
+    once."""
     return max(min(ALLOCATE_S, since_s + ANSWER_S - monotonic()), 0.05)
 
 
 def routes(deps: RouterDeps) -> list[Route]:
-    face = _Face(deps)
+    endpoints = _Endpoints(deps)
 
     def route(method: str, path: str, handler: Handler) -> Route:
-        return Route(f"/api/v1{path}", face.guarded(handler), methods=[method])
+        return Route(f"/api/v1{path}", endpoints.guarded(handler), methods=[method])
 
     return [
-        route("POST", "/allocate", face.allocate),
-        route("POST", "/release", face.release),
-        route("POST", "/drain", face.drain),
-        route("DELETE", "/drain/{name}", face.undrain),
-        route("POST", "/pods/{name}/reset", face.reset),
-        route("GET", "/status", face.status),
-        route("GET", "/pod/{name}", face.pod),
-        route("GET", "/pod/{name}/address", face.address),
-        route("GET", "/pods", face.pods),
-        route("GET", "/allocations", face.allocations),
-        route("POST", "/pods/{name}/heartbeat", face.heartbeat),
+        route("POST", "/allocate", endpoints.allocate),
+        route("POST", "/release", endpoints.release),
+        route("POST", "/drain", endpoints.drain),
+        route("DELETE", "/drain/{name}", endpoints.undrain),
+        route("POST", "/pods/{name}/reset", endpoints.reset),
+        route("GET", "/status", endpoints.status),
+        route("GET", "/pod/{name}", endpoints.pod),
+        route("GET", "/pod/{name}/address", endpoints.address),
+        route("GET", "/pods", endpoints.pods),
+        route("GET", "/allocations", endpoints.allocations),
+        route("POST", "/pods/{name}/heartbeat", endpoints.heartbeat),
     ]
 
 
-class _Face:
+class _Endpoints:
     def __init__(self, deps: RouterDeps):
         self._deps = deps
 
     def guarded(self, handler: Handler) -> Handler:
-        """Check the key first, and turn what can go wrong into the one error shape. Each request has an outage of its
-        own: some work on while others cannot."""
+        """Check the key first, and turn errors into the one error shape. Each endpoint has an outage of its own: some
+        work while others cannot."""
         outage = Outage("router.unavailable", what=handler.__name__)
 
         async def answer(request: Request) -> Response:
-            asked_at_s(request)  # noted before anything is waited for
+            asked_at_s(request)  # set before the first await
             principal = await self._deps.authorize(request, SCOPE)
             if isinstance(principal, Response):
                 return principal
@@ -127,9 +128,9 @@ class _Face:
     async def allocate(self, request: Request) -> Response:
         body = requests.decode(await _body(request), AllocateBody)
         call_sid, merchant_id = requests.call_sid(body.call_sid), requests.merchant_id(body.merchant_id)
-        asking = self._deps.allocator.allocate(call_sid, merchant_id, may_wait=body.wait)
+        allocating = self._deps.allocator.allocate(call_sid, merchant_id, may_wait=body.wait)
         try:
-            answer = await in_time(time_left_s(asked_at_s(request)), asking)
+            answer = await in_time(time_left_s(asked_at_s(request)), allocating)
         except TimeoutError as error:
             raise BusUnavailable("no answer in time") from error
         match answer:
@@ -176,17 +177,17 @@ class _Face:
         drained = await self._deps.pods.undrain(name)
         if drained is None:
             return _no_pod(request)
-        said = "Pod is leaving by itself" if drained.is_draining else "Pod takes calls again"
-        return _json(200, bodies.drained(name, drained, said))
+        message = "Pod is leaving by itself" if drained.is_draining else "Pod takes calls again"
+        return _json(200, bodies.drained(name, drained, message))
 
     async def heartbeat(self, request: Request) -> Response:
         body = requests.decode(await _body(request), HeartbeatBody)
         beat = requests.heartbeat(request.path_params["name"], body)
-        heard = await self._deps.pods.heartbeat(beat)
-        if isinstance(heard, PodSuperseded):
-            said = "a later process has registered under this pod's name"
-            return _error(request, 409, "pod_superseded", said)
-        return _json(200, bodies.heard(beat, heard, self._deps.call_time_limit_s))
+        result = await self._deps.pods.heartbeat(beat)
+        if isinstance(result, PodSuperseded):
+            message = "a later process has registered under this pod's name"
+            return _error(request, 409, "pod_superseded", message)
+        return _json(200, bodies.heartbeat(beat, result, self._deps.call_time_limit_s))
 
     async def reset(self, request: Request) -> Response:
         name = requests.pod_name(request.path_params["name"])
@@ -204,36 +205,36 @@ class _Face:
         return _json(200, bodies.pod(view)) if view else _no_pod(request)
 
     async def address(self, request: Request) -> Response:
-        """Where a proxy reaches a pod: 204 and the header, or 403 (of a subrequest, nginx understands no 404). Valkey
-        is asked first: a pod that comes back under its name is elsewhere, and what this process knows may be a second
-        old. A stream waits for the answer, so where Valkey is silent that is enough."""
+        """Where a proxy reaches a pod: 204 and the header, or 403 (nginx accepts no 404 from a subrequest). Valkey is
+        read first: a restarted pod has another address, and this process' cache may be one second old. A stream waits
+        for the response, so while Valkey does not answer the cache is good enough."""
         name = requests.pod_name(request.path_params["name"])
-        known = self._deps.addresses.of_pod(name) if self._deps.addresses else None
-        found: Address | PodView | None = await self._seen(name, is_known=known is not None)
-        if known is not None and (found is None or found.incarnation < known.incarnation):
-            found = known
-        if found is None or not found.ip or not found.port:
+        cached = self._deps.addresses.find_pod(name) if self._deps.addresses else None
+        pod: Address | PodView | None = await self._from_valkey(name, is_cached=cached is not None)
+        if cached is not None and (pod is None or pod.incarnation < cached.incarnation):
+            pod = cached
+        if pod is None or not pod.ip or not pod.port:
             return Response(status_code=403)
-        host = f"[{found.ip}]" if ":" in found.ip else found.ip
-        return Response(status_code=204, headers={"X-Pod-Address": f"{host}:{found.port}"})
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        return Response(status_code=204, headers={"X-Pod-Address": f"{host}:{pod.port}"})
 
-    async def _seen(self, name: str, *, is_known: bool) -> PodView | None:
+    async def _from_valkey(self, name: str, *, is_cached: bool) -> PodView | None:
         try:
             return await in_time(ADDRESS_S, self._deps.pods.find(name))
         except (BusUnavailable, TimeoutError) as error:
-            if is_known:
+            if is_cached:
                 return None
             raise BusUnavailable(str(error)) from error
 
     async def pods(self, request: Request) -> Response:
         page = requests.page(request.query_params)
-        found = await self._deps.pods.pods(page.first, page.count)
-        return _json(200, bodies.page([bodies.pod(view) for view in found], page))
+        views = await self._deps.pods.pods(page.first, page.count)
+        return _json(200, bodies.page([bodies.pod(view) for view in views], page))
 
     async def allocations(self, request: Request) -> Response:
         page = requests.page(request.query_params)
-        found = await self._deps.pods.calls(page.first, page.count)
-        return _json(200, bodies.page([bodies.call(view) for view in found], page))
+        views = await self._deps.pods.calls(page.first, page.count)
+        return _json(200, bodies.page([bodies.call(view) for view in views], page))
 
 
 async def _body(request: Request) -> bytes:

@@ -1,7 +1,7 @@
-"""Ends slots that nothing needs any more, forgets tombstones, and finds calls that did not reach their agents.
+"""Ends slots without a live attempt, deletes old tombstones, and finds calls that did not reach their agents.
 
-A dial of unknown fate keeps its slot until nothing can ring any more. Everything else that ends an attempt ends its
-slot in the same statement, so a slot without a live attempt is a fault, and is told of.
+A dial in doubt holds its slot until its call can ring no more. Everything else that ends an attempt ends its slot in
+the same statement, so a slot without a live attempt is a fault, and this loop raises an alarm for it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ log = get_logger(__name__)
 
 INTERVAL_S = 5.0
 
-# Tells Valkey that the slots of these attempts are free.
+# Frees the slots of these attempts in Valkey.
 Free = Callable[[Sequence[UUID]], Awaitable[None]]
 
 

@@ -1,8 +1,8 @@
-"""Proposes the slots that dials are kept on: from Valkey, or where it is away or behind, from Postgres.
+"""Proposes slot reservations for dials: from Valkey, or from Postgres where Valkey is away or behind.
 
-A proposal is no promise. The intent inserts it under a unique index, and a call whose slot did not go in is not
-dialled; Valkey takes back what has no row after 5 s. After a conflict Postgres picks for a moment: a projection that is
-behind offers its oldest mistakes first.
+A proposal is no reservation. The intent inserts it under a unique index and does not dial a call whose insert failed;
+Valkey frees a proposal without a row after 5 s. After a conflict Postgres picks for `POSTGRES_ONLY_S`: a projection
+that is behind proposes its stale slots first.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
-# A batch of grants does not wait longer for Valkey than this: Postgres picks as well.
+# A batch of grants waits no longer for Valkey than this; then Postgres picks.
 PROPOSE_S = 0.15
-# After a conflict Postgres picks for so long. Whoever proposed wrongly has been told by then.
-DOUBT_S = 2.0
-# What was free a moment ago is believed for so long, and none for less: somebody may be waiting for it.
+# How long Postgres picks after a conflict. By then Valkey has the true owners of the slots.
+POSTGRES_ONLY_S = 2.0
+# How long a count of free slots is cached. A count of zero is cached for less: leads may be waiting for a slot.
 ROOM_FRESH_S = 0.5
 NO_ROOM_FRESH_S = 0.1
-# Valkey cannot be asked now. Then the match is not held back for want of agents: the intent decides.
-_SILENT: tuple[type[BaseException], ...] = (BusUnavailable, TimeoutError)
+# While Valkey does not answer, the match does not hold leads back for want of agents: the intent decides.
+_VALKEY_ERRORS: tuple[type[BaseException], ...] = (BusUnavailable, TimeoutError)
 
 
 class SlotProposer:
@@ -42,37 +42,38 @@ class SlotProposer:
         self._config = config
         self._room: AgentRoom | None = None
         self._room_until_s = float("-inf")
-        self._doubts_until_s = float("-inf")
+        self._postgres_only_until_s = float("-inf")
 
     async def room(self) -> AgentRoom | None:
-        """What dials could be kept on, as Valkey says. None: it cannot say, so nobody is held back for it."""
+        """The slots that Valkey counts as free for dials. None: it does not answer, so the match holds no lead back."""
         now_s = time.monotonic()
         if now_s >= self._room_until_s:
             try:
                 async with asyncio.timeout(PROPOSE_S):
                     free = await bus_router.free_slots(self._bus, self._keys)
-            except _SILENT:
+            except _VALKEY_ERRORS:
                 free = Stale()
-            self._remember(None if isinstance(free, Stale) else free)
+            self._cache_room(None if isinstance(free, Stale) else free)
         return self._room
 
     async def propose(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot]:
-        found = await self._from_valkey(grants) if time.monotonic() >= self._doubts_until_s else None
-        return await self._from_postgres(grants) if found is None else found
+        may_use_valkey = time.monotonic() >= self._postgres_only_until_s
+        proposed = await self._from_valkey(grants) if may_use_valkey else None
+        return await self._from_postgres(grants) if proposed is None else proposed
 
     async def give_back(self, attempt_ids: Collection[UUID]) -> None:
-        """If it cannot be told, it takes them back itself after 5 s."""
+        """Free proposed slots in Valkey. A lost request costs 5 s: then Valkey frees them itself."""
         self._room_until_s = float("-inf")
         try:
             async with asyncio.timeout(PROPOSE_S):
                 await bus_router.free(
                     self._bus, self._keys, [str(each) for each in attempt_ids], tombstone_s=0
                 )
-        except _SILENT as error:
+        except _VALKEY_ERRORS as error:
             log.warning("agents.slots_not_returned", slots=len(attempt_ids), reason=str(error))
 
     async def conflicted(self, slots: Collection[Slot]) -> None:
-        self._doubts_until_s = time.monotonic() + DOUBT_S
+        self._postgres_only_until_s = time.monotonic() + POSTGRES_ONLY_S
         log.warning("agents.slots_taken", slots=len(slots))
         try:
             async with self._database.connection() as conn:
@@ -80,23 +81,23 @@ class SlotProposer:
             async with asyncio.timeout(PROPOSE_S):
                 for (pod, no), owner in owners.items():
                     await bus_router.occupy(self._bus, self._keys, pod, no, str(owner))
-        except (*_SILENT, *UNAVAILABLE) as error:
+        except (*_VALKEY_ERRORS, *UNAVAILABLE) as error:
             log.warning("agents.owners_untold", reason=str(error))
 
     async def _from_valkey(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot] | None:
-        """None: it is away, or was lost and is not rebuilt."""
+        """None: Valkey is away, or its projection was lost and is not rebuilt yet."""
         wants = [(str(grant.attempt_id), grant.merchant_id) for grant in grants]
         try:
             async with asyncio.timeout(PROPOSE_S):
-                kept = await bus_router.keep(self._bus, self._keys, wants)
-        except _SILENT:
+                reserved = await bus_router.keep(self._bus, self._keys, wants)
+        except _VALKEY_ERRORS:
             return None
-        if isinstance(kept, Stale):
+        if isinstance(reserved, Stale):
             return None
-        self._remember(kept.free)
+        self._cache_room(reserved.free)
         return {
             grant.attempt_id: Slot(p.pod, p.slot, p.incarnation, p.source_pool)
-            for grant, p in zip(grants, kept.proposals, strict=True)
+            for grant, p in zip(grants, reserved.proposals, strict=True)
             if p is not None
         }
 
@@ -111,7 +112,7 @@ class SlotProposer:
             )
         return allocations.assign([(grant.attempt_id, chains[grant.merchant_id]) for grant in grants], free)
 
-    def _remember(self, free: Mapping[str, int] | None) -> None:
+    def _cache_room(self, free: Mapping[str, int] | None) -> None:
         if free is None:
             self._room = None
             self._room_until_s = time.monotonic() + NO_ROOM_FRESH_S
@@ -123,8 +124,8 @@ class SlotProposer:
 
 
 class SlotReleaser:
-    """Tells Valkey that slots are free. A release that is lost costs nothing but time: Postgres has ended the rows, and
-    the pool manager compares."""
+    """Frees slots in Valkey. A lost release costs only time: Postgres has ended the rows, and the pool manager corrects
+    Valkey by them."""
 
     def __init__(self, bus: Runner, keys: RouterKeys, *, tombstone_s: int):
         self._bus = bus
@@ -132,7 +133,7 @@ class SlotReleaser:
         self.tombstone_s = tombstone_s
 
     async def release(self, attempt_ids: Sequence[UUID]) -> None:
-        """These attempts are over, and their rows with them."""
+        """Free the slots of attempts that have ended, as their rows in Postgres have."""
         if not attempt_ids:
             return
         try:

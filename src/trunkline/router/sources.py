@@ -1,4 +1,4 @@
-"""Who says which pods there are: the cluster, or the pods themselves. The manager acts on a source's word."""
+"""Sources of pods for the pool manager: the cluster, or the pods' own heartbeats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from trunkline.router.config import RouterConfig
 
 @dataclass(frozen=True, slots=True)
 class GonePod:
-    """A pod that is not there any more. `was_expected`: it had said that it would leave. `uid` or `heard_ms` name
-    the one that is meant: a successor of the same name, or one that spoke again, is another."""
+    """A pod that vanished. `was_expected`: it had announced that it would leave. `uid` or `heard_ms`, the time of its
+    last heartbeat, identify it: a successor of the same name, or one with a later heartbeat, is another."""
 
     name: str
     uid: str = ""
@@ -24,8 +24,8 @@ class GonePod:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a source saw since it was asked last. `total` is how many pods it knows of, the gone ones among them.
-    `unready` are there and were ready before."""
+    """What changed at a source since the last look. `total` is how many pods it has, including the gone ones. `unready`
+    exist, and were ready before."""
 
     present: Sequence[ClusterPod] = ()
     gone: Sequence[GonePod] = ()
@@ -35,16 +35,16 @@ class Sighting:
 
 class PodSource(Protocol):
     async def look(self) -> Sighting:
-        """What is new. Waits for nothing."""
+        """The changes since the last look. Waits for nothing."""
         ...
 
     async def look_at_all(self, known: Sequence[str]) -> Sighting:
-        """Everything; `known` are the pods that the router has."""
+        """All pods; `known` are those that the router has."""
         ...
 
 
 class HeartbeatSource:
-    """Pods that register themselves. They come by their heartbeats; here is seen who fell silent."""
+    """Pods that register themselves by heartbeat. Reports those whose heartbeats stopped."""
 
     def __init__(self, bus: Runner, keys: RouterKeys, config: RouterConfig):
         self._bus = bus

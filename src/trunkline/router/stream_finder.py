@@ -1,4 +1,4 @@
-"""The stream of an answered call: where its audio goes, or why it gets no agent now."""
+"""Finds the stream of an answered call: where its audio goes, or why it gets no agent now."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -6,15 +6,15 @@ from typing import Protocol
 
 from trunkline.router.allocator import Allocated, GivenUp, MustHangUp, NoneFree, PodWait
 from trunkline.router.call_tokens import CallKeys
-from trunkline.router.connector import CallToConnect, Connector, Elsewhere, OverdialledCall
+from trunkline.router.connector import CallToConnect, Connector, ExternalAgents, OverdialledCall
 from trunkline.store.attempts import CallOwner
 from trunkline.store.database import Connection, Database
 from trunkline.value import Value
 
 
 class Stream(Value, frozen=True):
-    """Where the call's audio goes, and what the agent is told with it. `turn`: how often the call was given another
-    agent before."""
+    """Where the call's audio goes, and the parameters that the agent gets with it. `turn`: how many agents the call had
+    before."""
 
     url: str
     parameters: dict[str, str]
@@ -22,9 +22,9 @@ class Stream(Value, frozen=True):
 
 
 class NoStream(Value, frozen=True):
-    """Why a call gets no agent now. `hold`: it may wait for one. `unknown`: nobody could say. `busy`: none is free.
-    `elsewhere`: its agents are not ours. `ended`: hang up. `given_up`: it has to be adopted first. Of a call for which
-    none was kept by choice: what is said instead of the fallback's message, and how long it may wait at most."""
+    """Why a call gets no agent now. `hold`: it may wait for one. `unknown`: neither engine answered. `busy`: none is
+    free. `elsewhere`: its agents are external. `ended`: hang up. `given_up`: the attempt was written off and has to be
+    reattached first. For an overdialled call: the message that replaces the fallback's, and its longest wait."""
 
     why: str
     message: str = ""
@@ -32,7 +32,7 @@ class NoStream(Value, frozen=True):
 
 
 class Abandonment(Protocol):
-    """What the policy of a call grants somebody who answered and gets no agent."""
+    """What a call's policy grants a person who answered and gets no agent."""
 
     @property
     def message(self) -> str: ...
@@ -63,7 +63,7 @@ class StreamFinder:
                 return NoStream("hold")
             case OverdialledCall(owner=owner, may_wait=may_wait):
                 return await self._abandoned(owner, may_wait=may_wait)
-            case Elsewhere():
+            case ExternalAgents():
                 return NoStream("elsewhere")
             case GivenUp():
                 return NoStream("given_up")
@@ -71,7 +71,7 @@ class StreamFinder:
                 return NoStream("ended")
 
     def _stream(self, call: CallToConnect, pod: Allocated) -> Stream:
-        # Three parameters, because Exotel takes no more: whose call it is stands in the stream's first frame.
+        # Three parameters, because Exotel takes no more: the stream's first frame names the lead.
         key = self._call_keys.sign(call.attempt_id, call.call_id, pod.turn)
         parameters = {"attempt": str(call.attempt_id), "token": pod.token, "key": key}
         if pod.turn:

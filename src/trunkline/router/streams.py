@@ -1,7 +1,7 @@
 """The secrets of pods and the tokens that open their streams.
 
-A pod's secret is derived from the platform's key and the pod's name. The pod gets it in the answer to its
-heartbeat, so a pod holds its own secret and nothing that would open another's streams.
+A pod's secret is derived from the platform's key and the pod's name. The router sends it in the reply to the pod's
+heartbeat, so a pod holds its own secret and none that opens another pod's streams.
 """
 
 import hmac

@@ -1,7 +1,7 @@
-"""The tables of `docs/reference/settings.md` and `docs/reference/tuning.md`, made from the model:
+"""Generates the tables of `docs/reference/settings.md` and `docs/reference/tuning.md` from the model:
 `python -m trunkline.settings.document docs/reference/settings.md docs/reference/tuning.md`.
 
-A page says by its marks which rank stands where: `<!-- settings: operator -->` to `<!-- /settings -->`.
+Marks in a page select the rank: `<!-- settings: operator -->` to `<!-- /settings -->`.
 """
 
 import re

@@ -1,10 +1,10 @@
-"""How a setting is declared: a field of a group, which says everything about its variable."""
+"""Declares a setting: a field of a group, with all properties of its variable."""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# Who needs to know of a setting. `operator`: whoever runs an installation decides it. `carrier`: a carrier's account.
+# The audience of a setting. `operator`: the operator of an installation decides it. `carrier`: a carrier's account.
 # `tuning`: the default fits nearly everywhere. `ignored`: accepted, since manifests name it, and without effect.
 Rank = Literal["operator", "carrier", "tuning", "ignored"]
 

@@ -1,4 +1,4 @@
-"""Settings of what every process stands on: the engines, the network, logs and traces, who leads."""
+"""Settings of the infrastructure of every process: engines, network, logs and traces, leadership."""
 
 import os
 import socket
@@ -120,8 +120,8 @@ class Http(Group):
     fallback_base_url: HttpUrl | None = env(
         "FALLBACK_BASE_URL",
         None,
-        "Another public address of the API, of which carriers ask for the answer to a call when PUBLIC_BASE_URL gave "
-        "none: another proxy or region. Unset, PUBLIC_BASE_URL is asked once more.",
+        "Another public URL of the API, from which carriers request the document of a call when PUBLIC_BASE_URL "
+        "gave none: another proxy or region. Unset, carriers request it from PUBLIC_BASE_URL once more.",
     )
     trusted_proxies: Networks = env(
         "TRUSTED_PROXIES",

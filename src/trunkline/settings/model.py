@@ -1,8 +1,8 @@
 """All settings of the platform, in groups: `ground`, `calling`, `routing`, `work`. To add one, add a field to its
 group; `python -m trunkline.settings.document` documents it.
 
-A field says everything about its variable: the name in the environment, the default, the meaning, and by its type what
-is allowed. Attributes carry their unit (`read_timeout_s`); the variable keeps the name that operators know.
+A field has all properties of its variable: the name in the environment, the default, the meaning, and by its type the
+allowed values. Attributes carry their unit (`read_timeout_s`); the variable has the name that operators use.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ ROLES: tuple[Role, ...] = ("api", "dispatcher", "mailbox", "jobs", "router", "co
 
 
 class SettingRow(NamedTuple):
-    """A setting as `trunkline config` shows it. `given_as`: the name under which the environment has it, if it has."""
+    """A setting as `trunkline config` shows it. `given_as`: its name in the environment, if it is set there."""
 
     name: str
     value: str
@@ -117,7 +117,7 @@ class Settings(Group):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was read and looks like a mistake, to be logged once there is a log."""
+        """Variables that look like mistakes, to be logged once logging is configured."""
         return self._warnings
 
     def describe(self) -> Iterator[SettingRow]:
@@ -136,11 +136,11 @@ class Settings(Group):
 
     @property
     def answers_calls(self) -> bool:
-        """Whether carriers, or other users of the router, ask this process for pods."""
+        """Whether carriers, or other users of the router, request pods from this process."""
         return not {"api", "router"}.isdisjoint(self.roles)
 
     @property
     def router_key_prefix(self) -> str:
-        """A script on a cluster may only touch keys of one slot, and the braces put them there."""
+        """A script on a cluster may only use keys of one slot, which the braces select."""
         prefix = self.router.key_prefix
         return f"{{{prefix}}}" if self.redis.cluster and "{" not in prefix else prefix

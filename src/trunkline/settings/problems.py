@@ -1,4 +1,4 @@
-"""What can be wrong with settings, in words for the operator: which variable, what it is, what is allowed."""
+"""Problems of settings for the operator: the variable, its value, and what is allowed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ class SettingsError(TrunklineError):
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Values that are fine each by itself and do not fit together. The first name is the one to change."""
+    """Values that are valid each by itself but do not fit together. The first name is the one to change."""
 
     names: tuple[str, ...]
     allowed: str
 
 
 def clashes(settings: Settings) -> Iterator[Clash]:
-    """What does not fit together, or not with the carriers."""
+    """Values that do not fit together, or not with the carriers."""
     yield from _of_engines(settings)
     yield from _of_leadership(settings.leader)
     yield from _of_carriers(settings)
@@ -61,7 +61,7 @@ def _of_engines(settings: Settings) -> Iterator[Clash]:
 
 
 def _of_leadership(leader: Leader) -> Iterator[Clash]:
-    """A leader has to stop before its lease ends, and to have tried more than once before it stops."""
+    """A leader has to stop before its lease ends, and to retry more than once before it stops."""
     if leader.renew_deadline_s >= leader.duration_s:
         names = ("LEADER_ELECTION_RENEW_DEADLINE", "LEADER_ELECTION_DURATION")
         yield Clash(names, "less than LEADER_ELECTION_DURATION")
@@ -85,7 +85,7 @@ def _of_carriers(settings: Settings) -> Iterator[Clash]:
 
 
 def _accounts(settings: Settings) -> Iterator[dict[str, object]]:
-    """What belongs together: an account of the environment is whole, or is not there."""
+    """Variables that belong together: an account of the environment is complete, or absent."""
     twilio, plivo, exotel, vapi = settings.twilio, settings.plivo, settings.exotel, settings.vapi
     yield {"TWILIO_ACCOUNT_SID": twilio.account_sid, "TWILIO_AUTH_TOKEN": twilio.auth_token}
     yield {"PLIVO_AUTH_ID": plivo.auth_id, "PLIVO_AUTH_TOKEN": plivo.auth_token}

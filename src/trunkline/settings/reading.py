@@ -1,4 +1,4 @@
-"""From the environment to settings: everything is checked, and everything that is wrong is told at once."""
+"""Reads settings from the environment, checks all of them, and reports all problems at once."""
 
 import os
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ def load_settings(environ: Mapping[str, str] | None = None, **overrides: object)
 
 
 def _read(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """What the environment has of each variable, by spelling. An empty variable counts as unset: manifests and shells
-    often cannot leave one out."""
+    """The values of each variable, by spelling. An empty variable counts as unset: manifests and shells often cannot
+    omit one."""
     read = {
         name: {
             spelling: value
@@ -43,7 +43,7 @@ def _read(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def _contradictions(read: Mapping[str, Mapping[str, str]]) -> dict[str, SettingProblem]:
-    """Variables with two spellings and two values: which of them was meant, only the operator knows."""
+    """Variables with two spellings and two values: only the operator can resolve them."""
     problems: dict[str, SettingProblem] = {}
     for name, found in read.items():
         if len(set(found.values())) > 1:
@@ -71,7 +71,7 @@ def _given(read: Mapping[str, Mapping[str, str]], overrides: Mapping[str, object
 def _checked(
     given: dict[str, GivenValue], contradictions: Mapping[str, SettingProblem]
 ) -> tuple[Settings, list[SettingProblem]]:
-    """Clashes are looked for among what is left when wrong values are put aside, so that both kinds are told."""
+    """Clashes are searched among the remaining values without the wrong ones, so that both kinds are reported."""
     invalid = _invalid(given)
     wrong = [name for name in VARIABLES if name in contradictions or name in invalid]
     settings = _built({name: value for name, value in given.items() if name not in wrong})
@@ -98,7 +98,7 @@ def _built(given: dict[str, GivenValue]) -> Settings:
 
 
 def _problem(name: str, given: dict[str, GivenValue], allowed: str) -> SettingProblem:
-    """It names the variable as the operator has spelt it."""
+    """It names the variable in the operator's spelling."""
     _, spelling, value = given.get(name, GivenValue("default", name, VARIABLES[name].default))
     return SettingProblem(spelling, VARIABLES[name].masked(_text(value)) or None, allowed)
 

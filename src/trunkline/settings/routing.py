@@ -33,7 +33,7 @@ class Router(Group):
         "VOICE_AGENT_BASE_URL", "wss://localhost:8081", "Base of the pods' WebSocket URLs.", rank="operator"
     )
     heartbeat_ttl_s: Seconds = env(
-        "VOICE_AGENT_HEARTBEAT_TTL", "90s", "A pod that was not heard of for this long counts as gone."
+        "VOICE_AGENT_HEARTBEAT_TTL", "90s", "A pod without a heartbeat for this long counts as gone."
     )
     tier_config: TierText = env(
         "TIER_CONFIG",
@@ -42,14 +42,16 @@ class Router(Group):
         rank="operator",
     )
     cleanup_interval_s: Seconds = env(
-        "CLEANUP_INTERVAL", "30s", "How often pods that fell out of their pool are looked for."
+        "CLEANUP_INTERVAL",
+        "30s",
+        "How often the pool manager searches for pods that are missing from their pool.",
     )
-    lease_ttl_s: Seconds = env("LEASE_TTL", "24h", "The longest that a call keeps its pod.")
+    lease_ttl_s: Seconds = env("LEASE_TTL", "24h", "The longest time that a call holds its pod.")
     draining_ttl_s: Seconds = env("DRAINING_TTL", "6m", "An operator's drain ends by itself after this.")
     reconcile_interval_s: Seconds = env(
         "RECONCILE_INTERVAL",
         "60s",
-        "How often pools, tiers and merchants' tiers are compared with the truth.",
+        "How often the pool manager corrects pools, tiers and merchants' tiers by Postgres.",
     )
     hold_max_s: Annotated[
         float,
@@ -59,19 +61,19 @@ class Router(Group):
     ] = env(
         "ROUTER_HOLD_MAX",
         "20s",
-        "How long an answered call may wait for a pod. `0`: it hears at once that all are busy.",
+        "How long an answered call may wait for a pod. `0`: it gets the busy message at once.",
     )
     agents: Annotated[Literal["ours", "elsewhere"], BeforeValidator(lower)] = env(
         "AGENTS",
         "ours",
-        "Whose agents take the calls. `ours`: nobody is dialled unless a pod is kept for the call. `elsewhere`: other "
-        "people's agents answer, and calls are dialled without one of ours; merchants and pools can say so one by one.",
+        "Whose agents take the calls. `ours`: a lead is dialled only with a reserved slot of a pod. `elsewhere`: "
+        "external agents answer, and calls are dialled without a slot; merchants and pools can override it one by one.",
         rank="operator",
     )
     is_open: Switch = env(
         "ROUTER_API_OPEN",
         "false",
-        "Ask for no key at the router's own endpoints. Only where nobody else reaches them.",
+        "Require no key at the router's own endpoints. Only for a network that no other client can reach.",
     )
     pod_source: Annotated[Literal["heartbeat", "kubernetes"], BeforeValidator(lower)] = env(
         "POD_SOURCE",

@@ -1,7 +1,7 @@
 """The names that a variable may have: the one that it is documented by, and the same with `TRUNKLINE_` before it.
 
-Kubernetes puts names of the second kind into every pod, as links to the Services of its namespace: one that is called
-`trunkline-http` gives TRUNKLINE_HTTP_PORT=tcp://10.0.0.7:8080. Such a link is nobody's setting.
+Kubernetes sets names of the second kind in every pod, as links to the Services of its namespace: a Service
+`trunkline-http` gives TRUNKLINE_HTTP_PORT=tcp://10.0.0.7:8080. Such a link is no setting.
 """
 
 import re
@@ -20,7 +20,7 @@ def spellings(name: str) -> tuple[str, ...]:
 
 
 def is_service_link(name: str, value: str) -> bool:
-    """Whether Kubernetes has set it. A port is told from a link by its value."""
+    """Whether Kubernetes has set it. The value distinguishes a port from a link."""
     return bool(_LINK.fullmatch(name) or (_LINK_OR_PORT.fullmatch(name) and _LINKED.fullmatch(value)))
 
 

@@ -1,4 +1,4 @@
-"""`TIER_CONFIG`: which tiers of pods there are. JSON as `{"gold": {"type": "exclusive", "target": 1}, …}`."""
+"""`TIER_CONFIG`: the tiers of pods. JSON as `{"gold": {"type": "exclusive", "target": 1}, …}`."""
 
 import json
 import re
@@ -9,20 +9,20 @@ from typing import Any
 STANDARD = "standard"
 # The tiers that every call falls back to.
 COMMON = (STANDARD, "overflow", "basic")
-# A shared tier that does not say how many calls a pod may have.
+# The calls per pod of a shared tier, by default.
 MAX_CONCURRENT_DEFAULT = 5
 MAX_CONCURRENT_MAX = 1000
 TARGET_MAX = 1_000_000
 # `merchant:<id>` is the pool of one merchant.
 _NAME = re.compile(r"merchant:[!-9;-~]{1,64}|[a-z][a-z0-9_-]{0,62}")
-# A merchant with this tier has a pool of its own, so no pool can be named so.
+# A merchant with this tier has a pool of its own, so no pool can have this name.
 _RESERVED = frozenset({"dedicated"})
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """`target` pods shall be in it. A pod of a shared tier has up to `max_concurrent` calls, of another one. On
-    `callers` slots no dial is kept; None: on a tenth of them, rounded down."""
+    """`target`: how many pods it should have. A pod of a shared tier takes up to `max_concurrent` calls, another one
+    call. `callers` is its inbound reserve in slots; None: 10 % of them, rounded down."""
 
     is_shared: bool
     target: int
@@ -31,19 +31,19 @@ class Tier:
 
     @property
     def text(self) -> str:
-        """As the scripts of the router read it."""
+        """The format of the router's scripts."""
         callers = "" if self.callers is None else f"|{self.callers}"
         return f"{'s' if self.is_shared else 'e'}|{self.target}|{self.max_concurrent}{callers}"
 
 
 Tiers = Mapping[str, Tier]
 
-# What an empty `TIER_CONFIG` means: every agent, from the first one on, is for everybody.
+# For an empty `TIER_CONFIG`: every agent takes calls of all merchants.
 DEFAULT: Tiers = {STANDARD: Tier(False, 1)}
 
 
 def parse_tiers(text: str) -> Tiers:
-    """The tiers; a ValueError says in one line what is wrong with them."""
+    """The tiers; a ValueError describes a problem in one line."""
     try:
         config = json.loads(text or "{}")
     except json.JSONDecodeError as error:
@@ -53,7 +53,7 @@ def parse_tiers(text: str) -> Tiers:
     if not config:
         return DEFAULT
     tiers = {name: _tier(name, fields) for name, fields in config.items()}
-    # Every pod has to be somewhere, and every call falls back to it.
+    # Every pod needs a tier, and every call falls back to this one.
     return {STANDARD: Tier(False, 0), **tiers}
 
 
@@ -78,8 +78,8 @@ def chain(merchant_id: str, config: str) -> tuple[str, ...]:
 
 
 def assignment_order(tiers: Tiers) -> tuple[str, ...]:
-    """In which order tiers get new pods until they have their target: merchants' pools, gold, shared ones, others,
-    standard, overflow. What is left goes to standard."""
+    """The order in which tiers get new pods up to their target: merchants' pools, gold, shared ones, others, standard,
+    overflow. Further pods go to standard."""
     return tuple(sorted(tiers, key=lambda name: (_place(name, tiers[name]), name)))
 
 

@@ -1,4 +1,4 @@
-"""Variables that look like ours and are not: a misspelt setting would otherwise be ignored in silence."""
+"""Warns about variables that resemble a setting: a misspelt one would otherwise be ignored silently."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -32,7 +32,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def _alike(name: str, other: str) -> bool:
-    """The first two tests are cheap and settle nearly every pair."""
+    """The first two tests are cheap and decide nearly every pair."""
     return (
         abs(len(name) - len(other)) <= 2
         and len(set(name) ^ set(other)) <= 4

@@ -1,4 +1,4 @@
-"""The kinds of values a variable may hold, each with the words that tell an operator what is allowed."""
+"""The types of values of variables, each with a description of what is allowed."""
 
 import re
 from collections.abc import Callable
@@ -26,14 +26,14 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
 
 def parse_duration_s(value: object) -> object:
-    """`1m30s`, `200ms` or plain seconds, as seconds. What is neither is left for the type check to refuse."""
+    """`1m30s`, `200ms` or plain seconds, as seconds. The type check refuses other values."""
     if isinstance(value, str) and _DURATION.fullmatch(value):
         return sum(float(amount) * _UNIT_S[unit] for amount, unit in _PART.findall(value))
     return value
 
 
 def split_list(value: object) -> object:
-    """`a, b` as two values. Anything but text is taken as it is."""
+    """`a, b` as two values. Values that are no text stay as they are."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
@@ -65,7 +65,7 @@ def _base_url(*schemes: str) -> Callable[[str], str]:
 
 
 def _secret_url(secret: SecretStr) -> SecretStr:
-    """A URL whose path or query is as good as a password."""
+    """A URL whose path or query is as sensitive as a password."""
     if not urlsplit(_url("http", "https")(secret.get_secret_value())).hostname:
         raise ValueError("no such URL")
     return secret
@@ -159,7 +159,7 @@ def _answer_url(url: str) -> str:
     return url
 
 
-# What an answered call can be told to do besides talking to a pod.
+# The fallback of an answered call that gets no pod.
 AnswerUrl = Annotated[
     str,
     AfterValidator(_answer_url),

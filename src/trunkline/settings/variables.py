@@ -61,7 +61,7 @@ def _variable(group: str | None, field: FieldInfo) -> Variable:
 
 
 def _rank(field: FieldInfo) -> Rank:
-    """As `env` has put it there."""
+    """The rank that `env` stored."""
     return cast("dict[str, Rank]", field.json_schema_extra)["rank"]
 
 
@@ -72,7 +72,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _marks(annotation: Any, metadata: list[Any]) -> Iterator[Any]:
-    """Everything a type says: itself, its limits and markers, and those of its parts."""
+    """All parts of a type: itself, its limits and markers, and those of its arguments."""
     yield annotation
     yield from metadata
     for part in get_args(annotation) if get_origin(annotation) is not Literal else ():

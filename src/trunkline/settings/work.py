@@ -17,23 +17,23 @@ class JobSettings(Group):
 
     concurrency: int = env("JOB_CONCURRENCY", 100, "Jobs that one process runs at a time.", ge=1, le=10_000)
     lease_s: Seconds = env(
-        "JOB_LEASE", "15s", "A worker that was not heard of for this long loses its jobs to others."
+        "JOB_LEASE", "15s", "A worker that does not renew its leases for this long loses its jobs to others."
     )
     renew_s: Seconds = env("JOB_LEASE_RENEW_INTERVAL", "5s", "How often a worker renews its leases.")
     probe_s: Seconds = env(
         "JOB_PROBE_INTERVAL",
         "1s",
-        "How often a worker looks at everything, so how long a lost notification costs.",
+        "How often a worker polls all jobs, which bounds the delay after a lost notification.",
     )
     poll_s: Seconds = env(
         "JOB_POLL_INTERVAL",
         "30s",
-        "How often it does so at least, when the outbox is so full of dead rows that looking is dear.",
+        "The longest interval between two polls, when the outbox is so full of dead rows that polls are slow.",
     )
     notify: Switch = env(
-        "JOB_NOTIFY_ENABLED", "true", "Without notifications jobs are found by probes and timers alone."
+        "JOB_NOTIFY_ENABLED", "true", "Without notifications only polls and timers find jobs."
     )
-    history_s: Seconds = env("JOB_HISTORY_RETENTION", "168h", "How long finished jobs are remembered.")
+    history_s: Seconds = env("JOB_HISTORY_RETENTION", "168h", "How long finished jobs are stored.")
     dead_s: Seconds = env("JOB_DEAD_RETENTION", "720h", "How long dead letters wait for a replay.")
     modules: Modules = env(
         "JOB_MODULES",
@@ -44,13 +44,13 @@ class JobSettings(Group):
     enricher: Text | None = env(
         "CALL_ENRICHER",
         None,
-        "What is made of calls that agents report on or carriers recorded: `fetch` keeps recording and transcript, "
-        "`package.module:factory` names an enricher of yours. Unset, nothing.",
+        "Enriches calls that agents report on or carriers recorded: `fetch` stores recording and transcript, "
+        "`package.module:factory` names an enricher of yours. Unset, calls are not enriched.",
     )
     enrichment_s: Seconds | None = env(
         "ENRICHMENT_RETENTION",
         None,
-        "How long what was found out about calls is kept: recordings, transcripts, data. Unset, as long as the calls.",
+        "How long enrichments of calls are stored: recordings, transcripts, data. Unset, as long as the calls.",
     )
     allow_insecure_webhooks: Switch = env(
         "WEBHOOK_ALLOW_INSECURE",
@@ -72,7 +72,8 @@ class MailboxSettings(Group):
     lease_s: Seconds = env(
         "MAILBOX_LEASE",
         "15s",
-        "A worker that was not heard of for this long loses its mailboxes to others. Renewed three times in it.",
+        "A worker that does not renew its leases for this long loses its mailboxes to others. It renews three times "
+        "in it.",
     )
     failures_max: int = env(
         "MAILBOX_FAILURES_MAX", 10, "After so many failures in a row a mailbox is dead.", ge=1, le=1000
@@ -111,12 +112,12 @@ class Reminders(Group):
 
 
 class ControlSettings(Group):
-    """What steers the platform while it runs."""
+    """Runtime control of the platform."""
 
     restore_guard: Literal["strict", "witness"] = env(
         "RESTORE_GUARD",
         "strict",
-        "When nobody remembers how far Postgres had come and it has leads: `strict` starts with the kill switch on, "
+        "When no witness knows the last beat of Postgres and it has leads: `strict` starts with the kill switch on, "
         "`witness` goes on.",
     )
     flag_provider: Text | None = env(
@@ -127,9 +128,9 @@ class ControlSettings(Group):
     alarm_webhook_url: SecretUrl | None = env(
         "ALARM_WEBHOOK_URL",
         None,
-        "Where any process tells that an alarm was raised, lasts or was cleared. Unset, nowhere.",
+        "Where any process announces that an alarm was raised, is ongoing or was cleared. Unset, nowhere.",
         rank="operator",
     )
     alarm_repeat_s: Seconds = env(
-        "ALARM_REPEAT", "1h", "So often the webhook is told again of an alarm that lasts."
+        "ALARM_REPEAT", "1h", "How often an ongoing alarm is announced to the webhook again."
     )

@@ -1,4 +1,4 @@
-"""What the platform says about itself: log lines, metrics, spans.
+"""Telemetry of the platform: log lines, metrics, spans.
 
 from trunkline.telemetry import bind, get_logger, metrics, span
 """

@@ -1,4 +1,4 @@
-"""Writes the table of a page from the metrics: `python -m trunkline.telemetry.document docs/reference/metrics.md`."""
+"""Generates the table of the metrics: `python -m trunkline.telemetry.document docs/reference/metrics.md`."""
 
 import re
 import sys

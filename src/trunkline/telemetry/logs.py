@@ -1,11 +1,11 @@
-"""One pipeline for every log line: ours through structlog, and those of uvicorn, asyncpg and others through logging.
+"""One pipeline for every log line: the platform's through structlog, those of libraries through logging.
 
     log = get_logger(__name__)
     with bind(lead_id=lead.id, attempt_id=attempt.id):
         log.info("call.placed", carrier="twilio", lateness_ms=4)
 
-The context joins, an exception becomes text, then comes redaction, and only then is the line rendered. So nothing that
-a library or a traceback brings in gets past it, and a test may search the bytes that come out.
+It adds the context, formats an exception, redacts, and only then renders the line. So redaction also covers text of
+libraries and tracebacks, and a test may search the rendered bytes.
 """
 
 import json
@@ -32,7 +32,7 @@ def get_logger(name: str) -> FilteringBoundLogger:
 
 
 class bind:  # noqa: N801  read as a verb: `with bind(lead_id=…):`
-    """Put ids on every line logged inside, also by tasks started there. What is None is left out.
+    """Put ids on every line logged inside, also by tasks started there. None values are omitted.
 
     A class and no generator: every request enters it, and so it costs 2 µs instead of 5."""
 
@@ -49,12 +49,12 @@ class bind:  # noqa: N801  read as a verb: `with bind(lead_id=…):`
 
 
 def bind_task(**ids: str) -> None:
-    """The same until the end of the task that runs. For tasks of their own, such as a request's: nothing to undo."""
+    """The same until the end of the present task. For tasks such as a request's, which need no reset."""
     structlog.contextvars.bind_contextvars(**ids)
 
 
 def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
-    """Send every log line to `stream` (standard error, so that standard output stays the commands' own)."""
+    """Send every log line to `stream` (standard error, because commands use standard output)."""
     stream = stream or sys.stderr
     if settings.secret_keys:
         pseudonyms.use_key(settings.secret_keys[0].get_secret_value().encode())
@@ -65,7 +65,7 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 def name_old_event(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
-    """A renamed event also says what it was called before."""
+    """Adds the old name to a renamed event."""
     if (old := old_names.LOG_EVENTS.get(line["event"])) is not None:
         line["formerly"] = old
     return line
@@ -114,7 +114,7 @@ def _render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 
 class _Sink:
-    """Writes whole lines. A log that cannot be written is no reason to fail the work it tells of."""
+    """Writes whole lines. A failure to log must not fail the work that logs."""
 
     _lock = threading.Lock()
 
@@ -156,7 +156,7 @@ def _take_over_logging(level: int) -> None:
 
 @cache
 def _log_crashes() -> None:
-    """What nobody caught would be printed raw. It is logged instead, in the main thread and in others."""
+    """Log uncaught exceptions of all threads, which would otherwise be printed without redaction."""
     log = get_logger("trunkline")
     hook_of_threads = threading.excepthook
 

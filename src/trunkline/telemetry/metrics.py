@@ -1,7 +1,8 @@
 """Every metric of the platform, declared once. `docs/reference/metrics.md` lists them, and a test compares the two.
 
 Parts import this module and use its names: `metrics.CALLS_PLACED.labels(carrier="twilio", outcome="accepted").inc()`.
-Labels are bounded sets: route templates, names of loops, ids of our numbers. Never a person's phone, never a lead's id.
+Labels are bounded sets: route templates, names of loops, ids of outbound numbers. Never a person's phone, never a
+lead's id.
 """
 
 import platform
@@ -20,19 +21,19 @@ from prometheus_client.exposition import choose_encoder
 
 from trunkline import __version__
 
-# A `_created` series beside each counter doubles the page and nobody graphs it.
+# A `_created` series for each counter would double the page without use.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 ProcessCollector(registry=REGISTRY)
 
-# From the cost of one script (100 µs) to the command time-out of the bus (2 s).
+# From the cost of one script (100 µs) to the command timeout of Valkey (2 s).
 SCRIPT_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
 # From a health check (1 ms) to a large export (10 s).
 REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # Healthy lateness is 5-20 ms; a backlog makes it minutes. Both have to be readable.
 LATENESS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800)
-# Most batches are one event; a mailbox that comes back from the dead may have a thousand.
+# Most batches are one event; a replayed dead mailbox may have a thousand.
 EVENTS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -58,7 +59,7 @@ ISSUE_METRICS = frozenset(
 
 
 def _declare(kind: str, name: str, meaning: str, labels: tuple[str, ...]) -> str:
-    # Metrics of jobs and of issues keep the names that their operators know.
+    # Metrics of jobs and of issues have the names that their operators use.
     full_name = name if name.startswith("job_") or name in ISSUE_METRICS else f"trunkline_{name}"
     DECLARED.append(Declared(full_name, kind, labels, meaning))
     return full_name
@@ -106,7 +107,7 @@ HTTP_SECONDS = _histogram(
     buckets=REQUEST_S,
 )
 
-# The life of a call
+# Calls
 LEADS_ACCEPTED = _counter("leads_accepted_total", "Leads that the API has taken in.")
 LEADS = _gauge(
     "leads",
@@ -139,8 +140,8 @@ CALLS_PLACED = _counter(
 )
 CARRIER_REFUSALS = _counter(
     "carrier_refusals_total",
-    "Requests to dial that came to nothing, by whom that blames: destination, country, number, account, network, "
-    "unknown, or nobody if we did not send it.",
+    "Dial requests that were refused or not sent, by cause: destination, country, number, account, network, unknown, "
+    "or nobody if the request was not sent.",
     "carrier",
     "blames",
 )
@@ -163,12 +164,12 @@ ABANDONED_SHARE = _gauge(
 )
 ANSWERED_CALLS = _counter(
     "answered_calls_total",
-    "Answered calls that we placed, when they ended, by who took them: joined, external, none, unknown.",
+    "Answered outbound calls, when they ended, by the agent that took them: joined, external, none, unknown.",
     "carrier",
     "agent",
 )
 ANSWERED_WITHOUT_AGENT = _counter(
-    "answered_without_agent_total", "Calls that we placed, were answered and had no agent.", "carrier"
+    "answered_without_agent_total", "Outbound calls that were answered and had no agent.", "carrier"
 )
 ATTEMPTS_GIVEN_UP = _counter(
     "attempts_given_up_total", "Attempts in doubt that ended as absent or unknown.", "carrier", "state"
@@ -241,19 +242,19 @@ ACCOUNT_LOOKS = _counter(
 )
 ANSWERS = _counter(
     "answers_total",
-    "Carriers that asked what to do with a call, by what they got: document, unproven (a document, though the account "
-    "could not be looked up), last_resort (the document built at start: something failed, or took too long), refused.",
+    "Requests of carriers for the document of a call, by the response: document, unproven (a document, though the "
+    "account could not be read), last_resort (the document built at start, after a failure or timeout), refused.",
     "carrier",
     "got",
 )
 ANSWER_FALLBACKS = _counter(
     "answer_fallback_requests_total",
-    "Answers that were asked for at the fallback URL: the carrier got no document at the first one.",
+    "Requests for a document at the fallback URL: the carrier got none at the first one.",
     "carrier",
 )
 ANSWER_EVENTS_DROPPED = _counter(
     "answer_events_dropped_total",
-    "Answers that could not be written down: Postgres was away for longer than memory lasts, or the process ended.",
+    "Events of answers that could not be written: Postgres was away until the queue was full, or the process ended.",
     "carrier",
 )
 INBOUND_CALLS = _counter(
@@ -282,7 +283,7 @@ MAILBOX_DIED = _counter("mailbox_died_total", "Mailboxes that failed too often a
 MAILBOX_PARKED = _counter("mailbox_parked_total", "Events that could not be read and were set aside.", "kind")
 MAILBOX_APPENDED_TO_DEAD = _counter(
     "mailbox_appended_to_dead_total",
-    "Appends to a dead mailbox: nobody processes them until it is replayed.",
+    "Appends to a dead mailbox: no worker processes them until it is replayed.",
     "kind",
 )
 MAILBOX_PENDING_NUDGES = _gauge(
@@ -291,20 +292,20 @@ MAILBOX_PENDING_NUDGES = _gauge(
 MAILBOXES = _gauge("mailboxes", "Mailboxes that are not idle, as Postgres counts them.", "kind", "status")
 MAILBOX_EVENTS_PENDING = _gauge("mailbox_events_pending", "Events that wait in them.", "kind", "status")
 MAILBOX_OLDEST_SECONDS = _gauge(
-    "mailbox_oldest_seconds", "How long the one that waits longest was not processed.", "kind", "status"
+    "mailbox_oldest_seconds", "Age of the oldest pending event.", "kind", "status"
 )
 MAILBOX_EVENTS_SET_ASIDE = _gauge(
     "mailbox_events_set_aside",
-    "Events that were set aside within the last quarter of an hour, as Postgres counts them.",
+    "Events that were set aside within the last 15 minutes, as Postgres counts them.",
     "kind",
 )
 MAILBOXES_UNHANDLED = _gauge(
     "mailboxes_unhandled",
     "Mailboxes with work of a kind that this worker has no handler for; 0 of those it has. The least over all workers "
-    "of an application is what nobody handles.",
+    "of an application is what no worker handles.",
     "kind",
 )
-# The kind `issue` also has the names that its dashboards know.
+# The kind `issue` also has the names that its dashboards use.
 ISSUES_QUEUED = _counter("issues_queued_total", "Mailboxes of kind `issue` that became queued.")
 ISSUES_PROCESSED = _counter("issues_processed_total", "Mailboxes of kind `issue` that were processed.")
 ISSUES_SECONDS = _histogram(
@@ -342,7 +343,7 @@ JOB_NOTIFICATIONS_RECEIVED = _counter(
     "job_notification_received_total", "Wakeups that this process received.", "channel"
 )
 JOBS_FOUND_BY_POLL = _counter(
-    "job_poll_scanned_total", "Jobs that were claimed after a look at everything instead of a wakeup."
+    "job_poll_scanned_total", "Jobs that were claimed after a poll instead of a wakeup."
 )
 
 # Reminders
@@ -355,35 +356,35 @@ REMINDERS_PROCESSED = _counter(
     "reminders_processed_total", "Occurrences that have ended, answered or failed."
 )
 REMINDERS_FAILED = _counter("reminders_failed_total", "Occurrences that ended without an answer.")
-REMINDERS_RETRIED = _counter("reminders_retried_total", "Times that an occurrence was put off to a retry.")
+REMINDERS_RETRIED = _counter("reminders_retried_total", "Times that an occurrence was deferred to a retry.")
 REMINDER_LOCK_CONTENTION = _counter(
     "reminder_lock_contention_total",
-    "Times that a scheduler found a due reminder taken by another one. Normal.",
+    "Times that a scheduler found a due reminder locked by another one. Normal.",
 )
 
-# Steering: controls and alarms
-CONTROLS = _gauge("controls", "Stops in force, or growing back from one, by scope.", "scope")
+# Controls and alarms
+CONTROLS = _gauge("controls", "Stops in force or ramping up, by scope.", "scope")
 CONTROLS_AGE_SECONDS = _gauge(
-    "controls_age_seconds", "Since this process last heard from Postgres what is stopped. Usually under 1."
+    "controls_age_seconds", "Since this process last read the stops from Postgres. Usually under 1."
 )
 ALARM = _gauge("alarm", "Open alarms of that name. Every alarm there is has a series.", "name")
-PROCESSES = _gauge("processes_alive", "Processes that were heard of lately, by role.", "role")
+PROCESSES = _gauge("processes_alive", "Processes that reported lately, by role.", "role")
 SCHEDULE_ADDS = _counter(
     "schedule_adds_total", "New leads that were to be scheduled at once, by outcome: ok, failed.", "outcome"
 )
 WEBHOOKS_LOST = _counter(
-    "webhooks_lost_total", "Ends of calls that no webhook told, found by asking the carrier."
+    "webhooks_lost_total", "Ends of calls without a webhook, found by querying the carrier."
 )
 OLDEST_LOOK_SECONDS = _gauge(
     "oldest_look_seconds",
-    "How long ago, at most, the carrier of a call that goes on told of it or was asked about it.",
+    "The longest time since a live call's last webhook or query of the carrier.",
     "carrier",
 )
 RECONCILER_FIXES = _counter(
-    "reconciler_fixes_total", "What a reconciler found wrong and put right.", "reconciler"
+    "reconciler_fixes_total", "Faults that a reconciler found and corrected.", "reconciler"
 )
 LOADER_LEADS = _counter(
-    "loader_leads_total", "Leads that the loader brought to Valkey, because it lacked them."
+    "loader_leads_total", "Leads that the loader added to Valkey because they were missing."
 )
 LOADER_LAP_SECONDS = _gauge(
     "loader_lap_seconds", "How long the loader's last walk over all flows took, pauses included."
@@ -394,7 +395,7 @@ LOADER_JITTER_SECONDS = _histogram(
     buckets=LATENESS_S,
 )
 CHANNEL_DRIFT = _gauge(
-    "channel_drift", "Channels on which Valkey and Postgres did not agree at the reconciler's last look."
+    "channel_drift", "Channels on which Valkey and Postgres differed at the reconciler's last run."
 )
 
 # The engines
@@ -405,14 +406,14 @@ BUS_SCRIPT_SECONDS = _histogram(
 
 
 def set_exactly(gauge: Gauge, values: Mapping[str, float]) -> None:
-    """Give a gauge of one label exactly these values: a status or number that is gone stops being reported."""
+    """Give a gauge of one label exactly these values: other label values are removed."""
     gauge.clear()
     for label, value in values.items():
         gauge.labels(label).set(value)
 
 
 class PoolStats(Protocol):
-    """What is asked of a pool of connections."""
+    """The figures of a pool of connections."""
 
     def get_size(self) -> int: ...
 
@@ -422,7 +423,7 @@ class PoolStats(Protocol):
 
 
 def watch_pool(pool: PoolStats) -> None:
-    """Whoever scrapes asks the pool itself, so the gauge is never old."""
+    """A scrape reads the pool itself, so the gauge is never stale."""
     DB_POOL.labels("idle").set_function(pool.get_idle_size)
     DB_POOL.labels("in_use").set_function(lambda: pool.get_size() - pool.get_idle_size())
     DB_POOL.labels("max").set_function(pool.get_max_size)

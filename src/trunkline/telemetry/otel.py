@@ -1,4 +1,4 @@
-"""Spans as OpenTelemetry makes them. Imported only when tracing is on, since the packages are an optional extra."""
+"""OpenTelemetry spans. Imported only when tracing is on, since the packages are an optional extra."""
 
 from types import TracebackType
 from typing import Self
@@ -17,7 +17,7 @@ Plain = str | bool | int | float
 
 
 class OpenTelemetry:
-    """A provider of our own, not the global one: an application that embeds us keeps its tracing to itself."""
+    """A provider of its own, not the global one, so that it does not affect the tracing of the application."""
 
     def __init__(self, endpoint: str | None, exporter: SpanExporter | None):
         resource = Resource.create({"service.name": "trunkline", "service.version": __version__})
@@ -37,7 +37,7 @@ class OpenTelemetry:
 
 
 class OpenTelemetrySpan:
-    """Current while it is open. An error is told by its type alone: its text may name a person."""
+    """Current while it is open. It records only the type of an error: its text may contain personal data."""
 
     def __init__(self, tracer: Tracer, name: str, attributes: dict[str, object]):
         self._scope = tracer.start_as_current_span(

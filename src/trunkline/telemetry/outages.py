@@ -1,6 +1,6 @@
-"""An outage is told once: when it begins, and, with its length and what it cost, when it is over.
+"""Logs an outage twice: when it begins, and, with its length and the number of failures, when it is over.
 
-For what is asked hundreds of times a second. A loop has the same habit of its own (`loops/base.py`).
+For requests that are sent hundreds of times a second. Loops have their own (`loops/base.py`).
 """
 
 import time
@@ -10,12 +10,12 @@ from trunkline.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
-# What works was begun this long after the last failure. What was begun before it, or went another way, says nothing.
+# A success ends an outage if it began this long after the last failure. An earlier one proves nothing.
 QUIET_S = 1.0
 
 
 class Outage:
-    """Of one thing that is asked for. `name` is the event in the log; its end is `<name>_over`."""
+    """Of one kind of request. `name` is the log event of its begin; its end is `<name>_over`."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic, **more: str):
         self._name = name
@@ -33,7 +33,7 @@ class Outage:
             log.error(self._name, error=str(error) or type(error).__name__, **self._more)
 
     def worked(self, begun_at: float) -> None:
-        """Something succeeded that was begun at this moment of the monotonic clock."""
+        """A request that began at `begun_at` of the monotonic clock succeeded."""
         if self._began_at is None or begun_at < self._failed_at + QUIET_S:
             return
         down_s = round(self._failed_at - self._began_at, 1)

@@ -1,4 +1,4 @@
-"""What a phone number and a secret look like in text. Pure rules; `redaction` applies them.
+"""Patterns of phone numbers and secrets in text. Pure; `redaction` applies them.
 
 Three rules find numbers, from the surest to the weakest:
 
@@ -42,9 +42,9 @@ _DIGITS = rf"\d(?:(?:{_GAP})?\d){{6,}}"
 _SEVEN_DIGITS = re.compile(_DIGITS)
 _NO_DIGIT = re.compile(r"\D+")
 
-# One fast pass over the text finds what might hold a number, and takes out of the way what certainly does not:
-# UUIDs, other ids of 32 hex digits, dates, IP addresses. Only a candidate's surroundings meet the slow patterns below.
-# It never goes back (`{6,}+`), so a query of ten thousand plus signs costs no more than any other.
+# One fast pass over the text finds candidates, and skips what certainly is no number: UUIDs, other ids of 32 hex
+# digits, dates, IP addresses. Only the surroundings of a candidate are matched with the slow patterns below. It never
+# backtracks (`{6,}+`), so a query of ten thousand plus signs costs no more than any other.
 _HEX = "[0-9a-fA-F]"
 _CANDIDATE = re.compile(
     rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}|{_HEX}{{32,}}"
@@ -88,13 +88,13 @@ _CREDENTIALS = re.compile(r"\b(bearer|basic)\s+(?=\S*[\d=])[\w.~+/=\-]{8,}", re.
 
 
 def kind_of_key(key: str) -> Kind | None:
-    """What a key says about its value."""
+    """The kind of value that a key announces."""
     key = _snake(key)
     return next((kind for kind, pattern in _KEY_KINDS if pattern.search(key)), None)
 
 
 def names_a_person(key: str) -> bool:
-    """Whether a key stands for something about a person, or for a secret."""
+    """Whether a key names personal data or a secret."""
     return kind_of_key(key) is not None or _PERSON_KEY.search(_snake(key)) is not None
 
 
@@ -120,7 +120,7 @@ def replace_phones(text: str, replacement: Callable[[str], str], kind: Kind | No
 
 
 def _replace_near(text: str, following: str, replacement: Callable[[str], str], kind: Kind | None) -> str:
-    """`following` is only looked at: whether the text goes on decides whether a run of digits is a number."""
+    """`following` is context only: what follows decides whether a run of digits is a number."""
     text = _PLUS.sub(lambda found: replacement(found[1]), text + following)
     if kind == "phone":
         text = _SEVEN_DIGITS.sub(lambda found: replacement(found[0]), text)

@@ -1,8 +1,8 @@
-"""No phone number and no secret leaves in a log line or a span.
+"""Removes phone numbers and secrets from log lines and spans.
 
 A number becomes a pseudonym, `phone:kcfpahgb*42`: eight letters of an HMAC and its last two digits. The same number
-gives the same pseudonym, so a person's calls can be followed without knowing the person. `patterns` says what is a
-number; this module walks a log event and replaces what it finds, before anything is rendered.
+gives the same pseudonym, so that a person's calls can be followed without their number. `patterns` has the patterns;
+this module walks a log event and replaces matches before the line is rendered.
 """
 
 import hmac
@@ -19,25 +19,25 @@ from trunkline.telemetry.patterns import Kind, could_be_phone, hide_secrets, kin
 
 MASK = "***"
 
-# Deeper structures are shown as their text, which ends cycles too.
+# Deeper structures become text, which also ends cycles.
 _DEPTH_MAX = 6
 # Letters only, so that a pseudonym can never look like a number and be masked again.
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")
 
-# Known by their type to be no number, however many digits they show.
+# By their type no phone number, whatever their digits.
 _NEVER_PERSONAL = (date, UUID, Decimal)
 
 _kind_of_key = lru_cache(maxsize=1024)(kind_of_key)
 
 
 class Pseudonyms:
-    """The key under which numbers become pseudonyms. Without one given, they hold for this process only."""
+    """Pseudonyms of numbers under a key. By default the key is random, so they are valid for this process only."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
     def use_key(self, secret: bytes) -> None:
-        # Derived, so that a log line never holds a signature under the key that signs our URLs.
+        # Derived, so that a log line never contains a signature under the key that signs URLs.
         self._key = hmac.digest(secret, b"trunkline log pseudonyms", "sha256")
 
     def of(self, number: str) -> str:
@@ -51,14 +51,14 @@ pseudonyms = Pseudonyms()
 
 
 def mask_text(text: str, kind: Kind | None = None) -> str:
-    """The text without phone numbers and secrets. A plain word, as most values are, is settled before any pattern."""
+    """The text without phone numbers and secrets. A plain word, as most values are, skips all patterns."""
     if text.isalpha() or len(text) < 5:
         return text
     return replace_phones(hide_secrets(text, MASK), pseudonyms.of, kind)
 
 
 def mask_value(value: object, key: str = "", depth: int = 0) -> object:
-    """The value as plain data without phone numbers and secrets, whatever its shape. `key` says what it may be."""
+    """The value as plain data without phone numbers and secrets, whatever its shape. `key` announces its kind."""
     if value is None or isinstance(value, bool | float):
         return value
     kind = _kind_of_key(key) if key else None
@@ -96,7 +96,7 @@ def _mask_items(items: Iterable[object], key: str, depth: int) -> list[object]:
 
 
 def _text(value: object) -> str:
-    """The value as text. A log line must never fail because of what it tells."""
+    """The value as text. A log line must never fail because of its values."""
     try:
         match value:
             case Enum():

@@ -1,4 +1,4 @@
-"""Metrics of a process that has no other way to serve them: a worker of an application, for example.
+"""Serves the metrics of a process without an HTTP server, such as a worker of an application.
 
     with serve_metrics(9100):
         asyncio.run(jobs.run())
@@ -17,8 +17,8 @@ from trunkline.telemetry import metrics
 
 @contextmanager
 def serve_metrics(port: int, host: str = "127.0.0.1") -> Iterator[int]:
-    """Serve every metric of this process under `/metrics` until the end of the block; the port, one that is free if 0
-    is given."""
+    """Serve all metrics of this process under `/metrics` until the end of the block. Yields the port; 0 takes a free
+    one."""
     server, thread = start_http_server(port, host, registry=metrics.REGISTRY)
     try:
         yield server.server_address[1]

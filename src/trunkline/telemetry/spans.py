@@ -1,4 +1,4 @@
-"""Spans: how long a step took and what came of it.
+"""Spans: the duration and the results of a step.
 
     with span("dispatch.intent", grants=len(grants)) as step:
         ...
@@ -6,7 +6,7 @@
 
 Without an endpoint a span is one shared object that does nothing. With the `otel` extra installed and
 `OTEL_EXPORTER_OTLP_ENDPOINT` set, the same lines become OpenTelemetry spans (`otel.py`). Names are declared once, here,
-and the type checker knows them. Keys that stand for a person are refused whether or not tracing is on, so tests find
+and the type checker checks them. Keys of personal data are refused whether or not tracing is on, so that tests find
 them.
 """
 
@@ -38,7 +38,7 @@ log = get_logger(__name__)
 
 class Span(Protocol):
     def add(self, **attributes: object) -> None:
-        """Add what came of the step."""
+        """Add results of the step."""
 
     def __enter__(self) -> Self: ...
 
@@ -51,7 +51,7 @@ class Tracing(Protocol):
     def start(self, name: str, attributes: dict[str, object]) -> Span: ...
 
     def stop(self) -> None:
-        """Send what is still waiting, within the exporter's own time limit."""
+        """Send the pending spans, within the exporter's own timeout."""
 
 
 class _NoSpan:
@@ -76,7 +76,7 @@ def span(name: SpanName, /, **attributes: object) -> Span:
 
 
 def configure_spans(endpoint: str | None, exporter: "SpanExporter | None" = None) -> Callable[[], None]:
-    """Turn tracing on if there is somewhere to send spans to. Returns what turns it off and sends the rest."""
+    """Turn tracing on if there is an endpoint. Returns a function that turns it off and sends the pending spans."""
     global _tracing
     if endpoint or exporter:
         try:
@@ -99,7 +99,7 @@ _names_a_person = lru_cache(maxsize=256)(names_a_person)
 
 
 def refuse_personal(keys: Iterable[str]) -> None:
-    """Spans leave the installation: what stands for a person or a secret is an error in the code that adds it."""
+    """Spans leave the installation: a key of personal data or of a secret is a bug of the code that adds it."""
     for key in keys:
         if _names_a_person(key):
             raise ValueError(f"a span must not carry {key!r}: use an id")

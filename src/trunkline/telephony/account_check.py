@@ -1,9 +1,10 @@
-"""Looking again: an account may have been added, or its token replaced, since this process read them last.
+"""Reads the accounts again on demand: one may have been added, or its token replaced, since this process read them
+last.
 
 Every process reads all accounts every five seconds. In between, one process may dial with an account whose webhooks
-another would refuse, and a refused answer is a person hung up on. So a webhook whose URL is ours, yet whose account or
-proof is not known, has the accounts read once more before it is refused. All who wait share one reading; one follows
-another after 0.25 s at the earliest and takes at most a fifth of the time.
+another would refuse, and then the carrier hangs up on the person. So before a process refuses a webhook whose URL the
+platform signed, but whose account or signature it cannot verify, it reads the accounts once more. All webhooks that
+wait share one reading; the next follows after 0.25 s at the earliest, and readings take at most 20 % of the time.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from trunkline.telemetry import get_logger, metrics
 log = get_logger(__name__)
 
 INTERVAL_S = 0.25
-# Of the 1.2 s that an answer has.
+# A part of the 1.2 s within which an answer webhook gets its response.
 WAIT_MAX_S = 0.5
 SHARE_MAX = 0.2
 
@@ -35,11 +36,11 @@ class AccountLook:
         self._wait_max_s = wait_max_s
         self._next_s = 0.0
         self._reading: asyncio.Task[Looked] | None = None
-        # The reading that has not begun yet: whoever asks now is served by it, and by none that is under way.
+        # The reading that has not begun yet: it serves callers that come now; one that is under way does not.
         self._due: asyncio.Task[Looked] | None = None
 
     async def again(self) -> Looked:
-        """Returns when the accounts were read anew, or that could not be done in time."""
+        """Returns after a new reading of the accounts, or after the timeout."""
         due = self._due
         if due is None:
             due = self._due = asyncio.create_task(self._look())
@@ -59,7 +60,7 @@ class AccountLook:
         try:
             await self._refresh()
             return "looked"
-        except Exception as error:  # whatever it is, the webhook is answered by what is known
+        except Exception as error:  # whatever it is, the webhook is verified by the accounts read before
             log.warning("account.look_failed", error=str(error) or type(error).__name__)
             return "unavailable"
         finally:

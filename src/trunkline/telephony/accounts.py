@@ -1,4 +1,4 @@
-"""Stored accounts become carriers: opened, built, and looked for again every few seconds in every process."""
+"""Builds carriers from stored accounts, and reads the accounts again every few seconds in every process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
 
-# What an operator enters at a carrier, so that calls which come in find us.
+# The callbacks that an operator enters at a carrier for inbound calls.
 ENTERED: tuple[CallbackKind, ...] = ("inbound", "status", "answer")
 
 
 @dataclass(frozen=True, slots=True)
 class AccountService:
-    """Whatever is done with accounts: sealing, checking, their URLs, and the directory brought up to date."""
+    """Operations on accounts: sealing, checking, their URLs, and refreshing the directory."""
 
     database: Database
     directory: CarrierDirectory
@@ -32,7 +32,7 @@ class AccountService:
     request_timeout_s: float = 10.0
 
     async def refresh(self) -> int:
-        """Read every account and use it from now on; how many there are."""
+        """Read every account and use it from now on. Returns how many there are."""
         async with self.database.connection() as conn:
             stored = await accounts.active(conn)
             opened = {(row.carrier, row.name): await self._opened(conn, row) for row in stored}
@@ -50,7 +50,7 @@ class AccountService:
     def problem(
         self, carrier: str, name: str, credentials: Mapping[str, str], base_url: str | None
     ) -> str | None:
-        """Why an account cannot be used, in words; None if it can."""
+        """Why an account cannot be used; None if it can."""
         try:
             carrier_for(carrier, CarrierAccount(credentials, self.keys, base_url, name=name))
         except CarrierConfigError as error:
@@ -58,7 +58,7 @@ class AccountService:
         return None
 
     def urls(self, carrier: str, name: str) -> dict[str, str]:
-        """What to enter at the carrier. They prove themselves: whoever has one may ring with it."""
+        """The URLs to enter at the carrier. They are signed: a request with one of them is accepted."""
         entered = self.directory.get(carrier, name).entry_url
         return {
             kind: entered(callback_url(self.public_base_url, carrier, kind, None, self.keys, name))
@@ -86,22 +86,24 @@ class AccountService:
 
 
 INTERVAL_S = 5.0
-# So long after a change every process has read it.
+# After a change every process has read it within this time.
 KNOWN_IN_S = INTERVAL_S + 1.0
-# A look at a call list is a few requests, one after the other.
+# Reading a call list takes a few requests, one after the other.
 UNUSED_REQUESTS = 6
 
 
 class AccountsRefresh(Loop):
-    """Every process that talks to carriers runs it. The first run is before anything is dialled."""
+    """Every process that talks to carriers runs it. The first run comes before the first dial."""
 
     name = "accounts"
 
-    def __init__(self, desk: AccountService, interval_s: float = INTERVAL_S):
+    def __init__(self, service: AccountService, interval_s: float = INTERVAL_S):
         super().__init__(interval_s)
-        self._desk = desk
+        self._service = service
 
     async def run_once(self) -> int:
-        await self._desk.directory.close_retired(unused_s=UNUSED_REQUESTS * self._desk.request_timeout_s)
-        await self._desk.refresh()
+        await self._service.directory.close_retired(
+            unused_s=UNUSED_REQUESTS * self._service.request_timeout_s
+        )
+        await self._service.refresh()
         return 0

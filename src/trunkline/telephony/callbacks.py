@@ -1,13 +1,13 @@
-"""Callback URLs that prove themselves: `{base}/webhooks/{carrier}/{kind}?account=…&attempt=<uuid>&sig=<hmac>`.
+"""Signed callback URLs: `{base}/webhooks/{carrier}/{kind}?account=…&attempt=<uuid>&sig=<hmac>`.
 
-The signature binds carrier, account and attempt to the kind of callback: nobody can invent an attempt, and a status
-URL does not answer a call. For a carrier that signs nothing it is the only proof; for the others, a second one. The
-account is named because its credentials must be known before anything of a body is believed.
+The signature binds carrier, account and attempt to the kind of callback: an attempt cannot be forged, and a status URL
+does not answer a call. For a carrier that signs nothing it is the only proof; for the others, a second one. The URL
+names the account because its credentials are needed to verify the body.
 
-The URL of `resume` also carries `turn`, the number of the stream that it follows, signed too: how often a call was
-given another agent is known without asking anybody, so a chain of failing streams ends even while no engine answers.
-The URL of `answer` carries `agent=<incarnation>.<until>`, signed too: with both engines away the person still reaches
-the agent that was kept for the call.
+The URL of `resume` also carries `turn`, the number of the stream that it follows, signed too: the webhook knows how
+many agents the call had without a query, so a chain of failing streams ends even while no engine answers. The URL of
+`answer` carries `agent=<incarnation>.<until>`, signed too: with both engines away the person still reaches the agent
+that was reserved for the call.
 """
 
 import hmac
@@ -38,11 +38,11 @@ __all__ = [
 # The secret also encrypts and signs elsewhere: each use has its own derived key.
 _PURPOSE = b"trunkline callback url 1"
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}
-# The URLs that we give out have some 200 characters.
-_REMEMBERED_MAX = 1000
-# A call is given another agent twice at most: its streams have the turns 0, 1 and 2.
+# URLs longer than this are not cached; the platform's own have some 200 characters.
+_CACHED_MAX = 1000
+# A call gets another agent twice at most: its streams have the turns 0, 1 and 2.
 TURN_MAX = 2
-# In the place of an account's name, which has no such character: a proof kept beside a call opens no URL.
+# Replaces the account's name, which cannot contain it: a tag stored at the carrier verifies no URL.
 _KEPT = "\n"
 _FALLBACK = "fallback=1"
 
@@ -71,7 +71,7 @@ def callback_url(
     agent: KeptAgent | None = None,
     held: int = 0,
 ) -> str:
-    """Without an attempt (calls that come in) the signature still proves that the URL is ours."""
+    """Without an attempt (inbound calls) the signature still proves that the platform made the URL."""
     tag = CallbackTag(carrier, kind, attempt_id, account, turn, agent, held)
     named = "" if account == DEFAULT_ACCOUNT else f"account={quote_plus(account)}&"
     if attempt_id:
@@ -87,8 +87,8 @@ def callback_url(
 
 
 def fallback_of(answer_url: str, base_url: str) -> str:
-    """The answer URL at another public base, marked: the same call, so whoever is asked there gives the same pod. The
-    mark is not part of what we sign; it only says that the carrier had no document before."""
+    """The answer URL at another public base, marked: the same call, which gets the same pod there. The mark is not
+    signed; it only says that the carrier got no document before."""
     return f"{base_url.rstrip('/')}/webhooks/{answer_url.rpartition('/webhooks/')[2]}&{_FALLBACK}"
 
 
@@ -97,8 +97,8 @@ def is_fallback(url: str) -> bool:
 
 
 def verify_callback(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
-    """The five webhooks of a call come to two URLs, so what was found out lately is remembered."""
-    return _verify(url, keys) if len(url) > _REMEMBERED_MAX else _remembered(url, keys)
+    """The five webhooks of a call come to two URLs, so recent results are cached."""
+    return _verify(url, keys) if len(url) > _CACHED_MAX else _remembered(url, keys)
 
 
 def _verify(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
@@ -143,8 +143,8 @@ _remembered = lru_cache(maxsize=4096)(_verify)
 
 
 def tag_of(request: WebhookRequest, keys: CallbackKeys, carrier: str) -> CallbackTag | Forged:
-    """What the URL of a webhook says, verified here unless the caller has done so. A URL made for one carrier is no
-    proof to another."""
+    """The tag of a webhook's URL, verified here unless the caller has done so. A URL made for one carrier is refused
+    for another."""
     tag = request.tag or verify_callback(request.url, keys)
     if isinstance(tag, CallbackTag) and tag.carrier != carrier:
         return Forged("callback of another carrier")
@@ -152,15 +152,15 @@ def tag_of(request: WebhookRequest, keys: CallbackKeys, carrier: str) -> Callbac
 
 
 class KeptTag(Value, frozen=True):
-    """What a carrier that keeps a text of ours beside the call gives back."""
+    """The tag that a carrier stores with the call and returns in its webhooks."""
 
     attempt_id: UUID
     agent: KeptAgent | None = None
 
 
 def signed_attempt(attempt_id: UUID, carrier: str, keys: CallbackKeys, agent: KeptAgent | None = None) -> str:
-    """The attempt with its proof, and the agent that is kept for it: 80 characters, about 95 with an agent, for a field
-    that the carrier keeps beside the call (Exotel's holds 128)."""
+    """The attempt with its signature, and the agent that is reserved for it: 80 characters, about 95 with an agent, for
+    a field that the carrier stores with the call (Exotel's holds 128)."""
     signature = _sign(keys.keys[0], CallbackTag(carrier, "status", attempt_id, _KEPT, agent=agent))
     return ".".join([str(attempt_id), *([_agent_text(agent)] if agent else []), signature])
 
@@ -175,12 +175,12 @@ def verified_attempt(text: str, carrier: str, keys: CallbackKeys) -> KeptTag | N
 
 
 def basic_password(carrier: str, account: str, key: bytes) -> str:
-    """What a carrier without signatures sends as its password, beside the secret of the URL."""
+    """The password that a carrier without signatures sends, beside the secret of the URL."""
     return _text(hmac.digest(key, f"basic\n{carrier}\n{account}".encode(), "sha256"))
 
 
 def attempt_in(url: str) -> str | None:
-    """The attempt a callback URL names, unverified: for records, never for decisions."""
+    """The attempt that a callback URL names, unverified: for records, never for decisions."""
     query = url.partition("#")[0].partition("?")[2]
     return dict(read_form(query.encode("utf-8", "replace")) or ()).get("attempt") or None
 
@@ -202,7 +202,7 @@ def _text(digest: bytes) -> str:
 
 def _signed_by_any(keys: CallbackKeys, signature: str, tag: CallbackTag) -> bool:
     given = signature.encode("utf-8", "replace")
-    # Every key is tried, found or not, so the time says nothing about which one signed.
+    # Every key is tried, whether one fits or not, so the time does not reveal which one signed.
     matches = [hmac.compare_digest(_sign(key, tag).encode(), given) for key in keys.keys]
     return any(matches)
 

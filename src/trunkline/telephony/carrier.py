@@ -1,8 +1,8 @@
-"""The seam between Trunkline and a carrier: what we ask of one, and every answer it can give.
+"""The interface between Trunkline and a carrier: every request, and every answer to it.
 
-Answers are values. A carrier that is slow, full or broken is an expected outcome and never raises; an
-exception that leaves a `Carrier` is a bug of ours. No carrier has an idempotent create, so the answer that
-matters most is `InDoubt`: it may have dialled, and nobody may dial again until that is known.
+Answers are values. A carrier that is slow, full or broken is an expected outcome and never raises; an exception that
+leaves a `Carrier` is a bug. No carrier has an idempotent create, so the answer that matters most is `InDoubt`: the
+carrier may have dialled, and the lead must not be dialled again until the checker knows.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -21,16 +21,16 @@ EndReason = Literal["completed", "busy", "no_answer", "failed", "canceled"]
 CallState = Literal["queued", "ringing", "answered", "ended"]
 Direction = Literal["outbound", "inbound"]
 
-# Whom a refusal is about: the person called, calls of the account to that country, our number, the account, or the way
-# to the carrier. `unknown`: the carrier's word is in no table. `nobody`: we ourselves did not send it.
+# What a refusal is about: the person called, calls of the account to that country, the caller's number, the account, or
+# the network to the carrier. `unknown`: the carrier's code is in no table. `nobody`: the dial was not sent.
 Blame = Literal["destination", "country", "number", "account", "network", "unknown", "nobody"]
 
 DEFAULT_ACCOUNT = "default"
 
 
 class KeptAgent(Value, frozen=True):
-    """The agent that was kept when the call was dialled: the number of its pod's process, and until when, in seconds
-    of Unix time, that counts while nobody can ask Postgres whether it still holds."""
+    """The agent that was reserved with the dial: its pod's incarnation, and until when, in seconds of Unix time, it may
+    be used without Postgres' confirmation."""
 
     incarnation: int
     until_s: int
@@ -46,33 +46,33 @@ class CallOrder(Value, frozen=True):
     status_url: Private[str]
     ring_timeout_s: int
     time_limit_s: int
-    # A CLOCK_BOOTTIME reading. The caller checks it before it asks; it is checked again when the connection
+    # A CLOCK_BOOTTIME reading. The caller checks it before the request; the session checks it again when the connection
     # is open and the first byte is about to leave, because connecting may have taken seconds.
     send_by_boottime_s: float | None = None
-    # For carriers that can store our words beside the call (assistant variables, custom fields).
+    # For carriers that can store metadata with the call (assistant variables, custom fields).
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
-    # Our name of this attempt of a reminder, for carriers that can keep it beside the call. Empty: it is none.
+    # The id of this attempt of a reminder, for carriers that can store it with the call. Empty: no reminder.
     idempotency_key: str = ""
-    # Empty: nobody asks whether a machine answered, nothing is recorded.
+    # Empty: no machine detection, no recording.
     machine_url: Private[str] = ""
     recording_url: Private[str] = ""
-    # Asked when `answer_url` gave no document; the same call gets the same answer there. Empty: nobody else is asked.
+    # Requested when `answer_url` gave no document; the same call gets the same answer there. Empty: no fallback.
     fallback_url: Private[str] = ""
-    # The end of the calling window. A call that still waits at the carrier then must not ring any more.
+    # The end of the calling window. A call that is still queued at the carrier then must not ring any more.
     not_after: datetime | None = None
-    # The agent that is kept for it. Carriers that are given no answer URL of the call's own keep it beside the call.
+    # The agent that is reserved for it. Carriers without an answer URL per call store it with the call.
     agent: KeptAgent | None = None
 
 
 class Accepted(Value, frozen=True):
-    """The carrier has the call. `queued_ms` is what it says it will wait before it dials; None: it does not say."""
+    """The carrier has the call. `queued_ms` is its own estimate of the wait before it dials; None: it gives none."""
 
     call_id: str
     queued_ms: int | None = 0
 
 
 class Rejected(Value, frozen=True):
-    """Certainly not dialled. `retryable`: this destination may be asked for again. `why`: for an operator."""
+    """Certainly not dialled. `retryable`: this destination may be dialled again. `why`: for an operator."""
 
     reason: Literal["refused", "not_connected", "not_sent_in_time"]
     code: str
@@ -89,7 +89,7 @@ class Throttled(Value, frozen=True):
 
 
 class InDoubt(Value, frozen=True):
-    """It may have dialled."""
+    """The carrier may have dialled."""
 
     reason: str
 
@@ -117,16 +117,16 @@ class CallView(Value, frozen=True):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     duration_s: int | None = None
-    # Only where the carrier's own record carries our tag.
+    # Only if the carrier's own record carries the signed tag.
     attempt_id: UUID | None = None
     direction: Direction = "outbound"
     cost: CarrierCost | None = None
-    # The carrier's code, where an ended call failed for our sake: as in its webhook.
+    # The carrier's code, if an ended call failed by the account's or the number's fault: as in its webhook.
     fault: str = ""
 
 
 class NoSuchCall(Value, frozen=True):
-    """The carrier answered, and it does not know this call."""
+    """The carrier answered, and has no such call."""
 
 
 class LookUpUnavailable(Value, frozen=True):
@@ -134,13 +134,13 @@ class LookUpUnavailable(Value, frozen=True):
 
 
 class ListUnavailable(Value, frozen=True):
-    """The list could not be read to its end. An incomplete list proves nothing, so none is given."""
+    """The list could not be read to its end. An incomplete list proves nothing, so none is returned."""
 
     reason: str
 
 
 class HangUpAsked(Value, frozen=True):
-    """The carrier took the request; its end webhook says when the call is over."""
+    """The carrier accepted the request; its end webhook reports the end of the call."""
 
     status: str
 
@@ -150,13 +150,13 @@ class AlreadyOver(Value, frozen=True):
 
 
 class HangUpUnavailable(Value, frozen=True):
-    """Not known whether it was hung up. Asking again is safe."""
+    """Unknown whether it was hung up. A retry is safe."""
 
     reason: str
 
 
 class NumbersUnavailable(Value, frozen=True):
-    """`is_unauthorized`: the carrier answered, and does not know these credentials."""
+    """`is_unauthorized`: the carrier answered, and refused these credentials."""
 
     reason: str
     is_unauthorized: bool = False
@@ -171,15 +171,15 @@ HangUpResult = HangUpAsked | AlreadyOver | NoSuchCall | HangUpUnavailable
 
 
 class CallbackTag(Value, frozen=True):
-    """What a verified callback URL says."""
+    """The contents of a verified callback URL."""
 
     carrier: str
     kind: CallbackKind
     attempt_id: UUID | None
     account: str = DEFAULT_ACCOUNT
-    # Of `resume`: which of the call's streams is over, counted from 0. Others have none.
+    # Of `resume`: which of the call's streams has ended, counted from 0. Others have none.
     turn: int = 0
-    # Of `answer`: the agent that is kept for the call, if one is, and how often the call has been on hold.
+    # Of `answer`: the agent that is reserved for the call, if one is, and how often the call has been on hold.
     agent: KeptAgent | None = None
     held: int = 0
 
@@ -191,12 +191,12 @@ class WebhookRequest(Value, frozen=True):
     url: Private[str]
     headers: Private[Mapping[str, str]]
     body: Private[bytes]
-    # Where the URL has been verified already. Never taken from the request itself.
+    # If the URL has been verified already. Never taken from the request itself.
     tag: CallbackTag | None = None
 
 
 class AgentReport(Value, frozen=True):
-    """What an agent that the carrier runs itself found out. Other agents report to the API."""
+    """The report of an agent that the carrier runs itself. Other agents report to the API."""
 
     disposition: str | None = None
     opt_out: bool = False
@@ -214,16 +214,16 @@ class CallEvent(Value, frozen=True):
     callback: CallbackKind
     dedupe_key: str
     attempt_id: UUID | None = None
-    # Where the carrier keeps it beside the call, and no URL of the call's own names it.
+    # If the carrier stores it with the call, because there is no answer URL per call.
     agent: KeptAgent | None = None
     # Further names of the same call, where a carrier gives one at create and another in its webhooks.
     alias_ids: tuple[str, ...] = ()
-    # `call_id` is such a further name, and the one given at create is not told: it cannot be compared with that.
+    # `call_id` is such a further name, and the webhook lacks the one given at create, so the two cannot be compared.
     is_leg_id: bool = False
     sequence: int | None = None
     carrier_status: str = ""
     reason: EndReason | None = None
-    # The carrier's code, if the call failed for our sake: an account without credit, a number that is not ours.
+    # The carrier's code, if the call failed by the account's or the number's fault, such as an account without credit.
     fault: str = ""
     duration_s: int | None = None
     answered_by: str | None = None
@@ -231,23 +231,23 @@ class CallEvent(Value, frozen=True):
     to: Private[str] = ""
     from_: Private[str] = ""
     at: datetime | None = None
-    # The carrier's own words without the personal ones: safe to store and to show.
+    # The carrier's own fields without personal ones: safe to store and to show.
     raw: Mapping[str, str] = msgspec.field(default_factory=dict)
-    # With the end of a call whose agent is the carrier's own.
+    # With the end of a call whose agent the carrier runs.
     report: AgentReport | None = None
     cost: CarrierCost | None = None
 
 
 class Forged(Value, frozen=True):
-    """Not from the carrier, not for us, or too old. Answer with its status and keep nothing of it."""
+    """Not from the carrier, not for this platform, or too old. Respond with its status and store nothing of it."""
 
     reason: str
-    # 401 where the carrier sends a name and a password only after it was asked for them.
+    # 401 if the carrier sends user name and password only after a challenge.
     status: Literal[401, 403] = 403
 
 
 class Unreadable(Value, frozen=True):
-    """Truly from the carrier, yet not understood. Keep it aside: the carrier may have learnt a new word."""
+    """From the carrier, but unreadable. Store it apart: the carrier may have added a new value."""
 
     reason: str
 
@@ -256,7 +256,7 @@ WebhookResult = CallEvent | Forged | Unreadable
 
 
 class Document(Value, frozen=True):
-    """What the carrier executes when it asks what to do with a call."""
+    """The instructions that the carrier executes on a call."""
 
     content_type: str
     body: str
@@ -264,10 +264,10 @@ class Document(Value, frozen=True):
 
 
 class AnswerFallback(Value, frozen=True):
-    """What the operator wants done with an answered call for which there is no agent and no waiting.
+    """The operator's instructions for an answered call that gets no agent and may not wait.
 
-    The scheme of `url` says what it is: `https:` another document, `wss:` a stream, `tel:` and `sip:` somebody to dial.
-    Where a carrier cannot do that, or there is no URL, it says the message and hangs up.
+    The scheme of `url` says what it is: `https:` another document, `wss:` a stream, `tel:` and `sip:` a number to dial.
+    If the carrier cannot do that, or there is no URL, it plays the message and hangs up.
     """
 
     url: str = ""
@@ -276,27 +276,26 @@ class AnswerFallback(Value, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A carrier's own pace by default; an account may be allowed more."""
+    """A carrier's default limits; an account may have higher ones."""
 
     starts_per_s: float
-    # True: what is over the pace waits at the carrier and is dialled later, long after we gave up on it.
+    # True: the carrier queues calls over its pace and dials them later, when they may have been written off.
     queues_excess: bool
     # How long after a dial its call may be missing from the list. Part of the horizon of `absent`.
     list_lag_s: float
-    # False: a call ends by its document, its stream or its time limit, and by no request of ours.
+    # False: a call ends by its document, its stream or its time limit, and by no request of the platform.
     can_hang_up: bool = True
-    # How often the account may be asked about its calls, one by one or by the page, beside all that dialling asks for.
+    # How many queries about calls, single ones or pages, the account may send beside its dials.
     looks_per_min: float = 60.0
-    # Whether its lists tell of many calls with one request: of those alone that are not over, of all since a moment, or
-    # (`none`) only their ids, so that each has to be asked about.
+    # Whether a list returns many calls per request: only those that are live, all since a time, or (`none`) only ids,
+    # so that each call needs a query of its own.
     lists: Literal["live", "all", "none"] = "all"
-    # What a call cost is not in its webhooks: it is in the list, some time after the end.
+    # The cost of a call is not in its webhooks: it is in the list, some time after the end.
     prices_later: bool = False
 
 
 class Documents(Protocol):
-    """How a carrier is told what to do with a call. Its language needs no account: `documents` knows it by the
-    carrier's name alone."""
+    """Writes a carrier's documents. That needs no account: `documents` finds the writer by the carrier's name alone."""
 
     @property
     def name(self) -> str: ...
@@ -308,11 +307,11 @@ class Documents(Protocol):
 
     @property
     def can_hold(self) -> bool:
-        """Whether a call can wait and ask again. If not, `hold_document` tells it that there is nobody."""
+        """Whether a call can wait and request a document again. If not, `hold_document` says that no agent is free."""
         ...
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        """`then_url`: what the carrier asks when the stream is over and the call is not, where it can ask."""
+        """`then_url`: requested when the stream ended and the call did not, if the carrier can do that."""
         ...
 
     def hold_document(self, wait_s: int, again_url: str) -> Document: ...
@@ -322,15 +321,15 @@ class Documents(Protocol):
     def hang_up_document(self) -> Document: ...
 
     def reject_document(self) -> Document:
-        """Refuse a call that rings at us, without answering it where the carrier can."""
+        """Refuse an inbound call, without answering it if the carrier can do that."""
         ...
 
     def redirect_document(self, to: str) -> Document:
-        """Send the caller on to another number."""
+        """Forward the caller to another number."""
         ...
 
     def fallback_document(self, fallback: AnswerFallback) -> Document:
-        """For an answered call that gets no agent. It needs nothing of the call, so it can be built ahead."""
+        """For an answered call that gets no agent. It does not depend on the call, so it can be built in advance."""
         ...
 
 
@@ -344,7 +343,7 @@ class Carrier(Documents, Protocol):
     def terminal_statuses(self) -> frozenset[str]: ...
 
     async def place(self, order: CallOrder) -> PlaceResult:
-        """Ask for one call, once. Never retried, never redirected. Cancelled in between, it is in doubt."""
+        """Request one call, once. Never retried, never redirected. If it is cancelled meanwhile, it is in doubt."""
         ...
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult: ...
@@ -356,18 +355,18 @@ class Carrier(Documents, Protocol):
         ...
 
     def account_calls(self, since: datetime) -> ListPages:
-        """Every call of the account since then, in every state and direction, page by page. A call that moves on while
-        the list is read may be shown twice; what is shown later is newer."""
+        """Every call of the account since then, in every state and direction, page by page. A call that changes state
+        meanwhile may appear twice; the later view is newer."""
         ...
 
     def live_calls(self, since: datetime) -> ListPages:
-        """Every call of the account that is not over, page by page, whenever it began; where the carrier cannot be
-        asked for these alone, all calls since then. One that is not shown need not be over: look it up."""
+        """Every live call of the account, page by page, whenever it began; if the carrier cannot filter by that, all
+        calls since then. A call that is missing need not be over: look it up."""
         ...
 
     def ended_calls(self, since: datetime, until: datetime) -> ListPages:
-        """Calls of the account that ended in this time, page by page; where the carrier cannot be asked for these
-        alone, all calls since then."""
+        """Calls of the account that ended in this time, page by page; if the carrier cannot filter by that, all calls
+        since then."""
         ...
 
     async def own_numbers(self) -> NumbersResult:
@@ -375,15 +374,15 @@ class Carrier(Documents, Protocol):
         ...
 
     def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
-        """Verify, then read. Nothing of an unverified body is interpreted."""
+        """Verify, then parse. An unverified body is not parsed."""
         ...
 
     def entry_url(self, url: str) -> str:
-        """A callback URL as the operator enters it at the carrier, with the password where one is asked for."""
+        """A callback URL as the operator enters it at the carrier, with the password if the carrier needs one."""
         ...
 
     def media_authorization(self, url: str) -> str | None:
-        """The Authorization header with which a recording of the account is fetched. None: that host is not told."""
+        """The Authorization header for a recording of the account. None: that host gets no credentials."""
         ...
 
     async def aclose(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The carriers there are, by name, each built from explicit values."""
+"""All carriers, by name, each built from explicit values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class CarrierConfigError(TrunklineError):
 
 @dataclass(frozen=True, slots=True)
 class CarrierAccount:
-    """Credentials by the names the carrier gives them: `account_sid` and `auth_token` for Twilio."""
+    """Credentials under the carrier's own names: `account_sid` and `auth_token` for Twilio."""
 
     credentials: Mapping[str, str] = field(repr=False)
     callback_keys: CallbackKeys = field(repr=False)
@@ -30,7 +30,7 @@ class CarrierAccount:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an account of a carrier is made of. What is `shown` is no secret."""
+    """The fields of an account of a carrier. Those in `shown` are no secrets."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -56,11 +56,11 @@ NEEDS: Mapping[str, Needs] = {
     ),
 }
 CARRIERS = tuple(NEEDS)
-# Those whose webhooks do not tell what a call cost.
+# Carriers whose webhooks lack the cost of a call.
 PRICES_LATER = frozenset({"twilio"})
-# Those whose webhooks need not tell that a call rings.
+# Carriers that may send no webhook when a call rings.
 SILENT_WHILE_RINGING = frozenset({"exotel"})
-# Those that run the agent themselves: their calls need no pod.
+# Carriers that run the agent themselves: their calls need no pod.
 STREAMLESS = frozenset(
     carrier.name for carrier in (twilio.Twilio, plivo.Plivo, exotel.Exotel, vapi.Vapi) if not carrier.streams
 )

@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection: one request at a time, each in one write.
 
-The write is the gate. Before it nothing has left and the caller may still change its mind; after it nothing is
-certain until the whole reply is here. So there is one place in which a request can leave, and no retry behind it.
-httptools parses: it calls the `on_…` methods.
+The write is the boundary. Before it nothing has left and the caller may still cancel; after it nothing is certain until
+the whole reply is here. So there is one place in which a request can leave, and no retry behind it. httptools parses
+the reply: it calls the `on_…` methods.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import httptools
 
 from trunkline.telephony.http_exchange import HttpReply, ReplyLost
 
-# Of headers and body. The largest that carriers send are pages of calls, some hundred kilobytes.
+# Headers and body together. The largest replies of carriers are pages of calls, some hundred kilobytes.
 REPLY_BYTES_MAX = 4 * 1024 * 1024
 _LENGTHS = frozenset({"content-length", "transfer-encoding"})
 
@@ -32,7 +32,7 @@ class Connection(asyncio.Protocol):
         self._bytes_received = 0
         self._has_headers = False
         self._keeps_alive = True
-        # It was closed after a request, before the first byte of a reply: as one does that was idle too long.
+        # The server closed it after a request, before the first byte of a reply, as after a long idle time.
         self.closed_before_reply = False
         self.idle_since_s = 0.0
 
@@ -48,12 +48,12 @@ class Connection(asyncio.Protocol):
         )
 
     def has_no_pending_bytes(self) -> bool:
-        """Whether the kernel holds nothing that the loop has not seen yet: an end, or what nobody asked for.
-        Only for one that is free, whose socket is open."""
+        """Whether the kernel has nothing that the loop has not read yet: an end, or unexpected bytes. Only for a free
+        connection with an open socket."""
         return not self._kernel.poll(0)
 
     def exchange(self, request: bytes, until_s: float) -> "asyncio.Future[HttpReply | ReplyLost]":
-        """Send, and wait for the reply until then, on the loop's clock. Only one that is free may be asked."""
+        """Send, and wait for the reply until `until_s` of the loop's clock. Only on a free connection."""
         assert self.is_free, "one request at a time, on an open connection"
         assert self._transport is not None
         waiter = self._waiter = self._loop.create_future()
@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._bytes_received += len(data)
         if self._waiter is None:
-            self.close()  # nobody asked
+            self.close()  # bytes without a request
         elif self._bytes_received > self._reply_bytes_max:
             self._give_up("reply too long")
         else:
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._headers = {}  # a new one: the last belongs to whoever has that reply
         self._body.clear()
         if self._waiter is None:
-            self._keeps_alive = False  # more than was asked for: the next reply would be misread
+            self._keeps_alive = False  # more bytes than the reply: the next one would be misread
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")

@@ -1,4 +1,4 @@
-"""What a carrier says that a call cost."""
+"""Parses the cost of a call from a carrier's data."""
 
 from decimal import Decimal, InvalidOperation
 
@@ -10,7 +10,7 @@ MICROS = 1_000_000
 
 
 def cost_of(amount: object, currency: object = "USD") -> CarrierCost | None:
-    """From a number, or a text with one. Carriers write what they charge with a minus, or without."""
+    """From a number, or a text with one. Some carriers write charges with a minus."""
     if isinstance(amount, bool) or not isinstance(amount, str | int | float):
         return None
     try:

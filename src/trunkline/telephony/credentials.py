@@ -1,6 +1,6 @@
 """Credentials of accounts, sealed for Postgres under TRUNKLINE_SECRET_KEY. With two keys both open, the first seals.
 
-What is sealed names the account it belongs to: moved to another row, it does not open there.
+A sealed text names its account: copied to another row, it does not open there.
 """
 
 import hmac
@@ -18,13 +18,13 @@ _PURPOSE = b"trunkline carrier credentials 1"
 @dataclass(frozen=True, slots=True)
 class Opened:
     credentials: Mapping[str, str] = field(repr=False)
-    # Sealed under a key that is being replaced: seal it again.
+    # Sealed under the old key during a rotation: seal it again.
     is_stale: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Unopenable:
-    """Sealed under a key that we do not have, for another account, or not by us."""
+    """Sealed under an unknown key, for another account, or not by this platform."""
 
     reason: str
 

@@ -1,7 +1,7 @@
-"""The accounts of this installation, by carrier and name: those of the environment, and those kept in Postgres.
+"""The accounts of this installation, by carrier and name: those of the environment, and those stored in Postgres.
 
-A stored account takes the place of the environment's of the same name. What changes is used from the next call on,
-without a restart: a carrier is built anew when its account differs from the one it was built from.
+A stored account replaces the environment's of the same name. A change takes effect with the next call, without a
+restart: the directory builds a carrier again when its account differs from the one it was built from.
 """
 
 import time
@@ -22,7 +22,7 @@ class CarrierDirectory:
         self._stored: dict[AccountName, CarrierAccount] = {}
         self._built: dict[AccountName, tuple[CarrierAccount, Carrier]] = {}
         # Replaced, and perhaps still in use by a request that began before.
-        # With the moment of the loop's clock since which nobody is given it.
+        # With the time on the loop's clock since which the directory does not return it.
         self._retired: list[tuple[float, Carrier]] = []
 
     def get(self, carrier: str, account: str = DEFAULT_ACCOUNT) -> Carrier:
@@ -37,8 +37,8 @@ class CarrierDirectory:
         return self._built[name][1]
 
     def starts_per_s(self, carrier: str, account: str) -> float | None:
-        """How fast an account may start calls. Ours, so that nothing waits in the carrier's own queue; unless it is
-        said, what the carrier allows every account."""
+        """How fast the platform starts calls of an account, so that none waits in the carrier's own queue; by default
+        the carrier's limit for every account."""
         wanted = self._account((carrier, account))
         if wanted is None or wanted.starts_per_s is not None:
             return wanted.starts_per_s if wanted else None
@@ -61,14 +61,14 @@ class CarrierDirectory:
         return sorted(self._environment.keys() | self._stored.keys())
 
     def replace_stored(self, accounts: Mapping[AccountName, CarrierAccount]) -> None:
-        """What Postgres has now. Those that are gone are not used any more."""
+        """Use the accounts that Postgres has now, and no longer those that it has not."""
         self._stored = dict(accounts)
         for name in list(self._built):
             if self._account(name) is None:
                 self._retire(name)
 
     async def close_retired(self, unused_s: float) -> None:
-        """Close those that nobody was given for so long: the requests that began before are over."""
+        """Close carriers that the directory has not returned for `unused_s`: their last requests have ended."""
         now_s = time.monotonic()
         closing = [carrier for since_s, carrier in self._retired if now_s - since_s >= unused_s]
         self._retired = [each for each in self._retired if each[1] not in closing]

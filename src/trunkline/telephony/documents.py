@@ -1,5 +1,4 @@
-"""The documents of each carrier, by its name alone: no account, no engine and no memory is needed to say something to a
-carrier that it understands."""
+"""The documents of each carrier, by its name alone: writing one needs no account, no engine and no state."""
 
 from collections.abc import Mapping
 
@@ -10,7 +9,8 @@ from trunkline.telephony.twiml import TwilioDocuments
 from trunkline.telephony.vapi_documents import VapiDocuments
 
 _BY_NAME: Mapping[str, Documents] = {
-    one.name: one for one in (TwilioDocuments(), PlivoDocuments(), ExotelDocuments(), VapiDocuments())
+    documents.name: documents
+    for documents in (TwilioDocuments(), PlivoDocuments(), ExotelDocuments(), VapiDocuments())
 }
 
 
@@ -19,5 +19,5 @@ def documents_for(carrier: str) -> Documents | None:
 
 
 def last_resorts(fallback: AnswerFallback) -> Mapping[str, Document]:
-    """By carrier, what an answered call is told when nothing else could be found out: built when a process starts."""
-    return {name: one.fallback_document(fallback) for name, one in _BY_NAME.items()}
+    """By carrier, the document for an answered call when everything else failed: built when a process starts."""
+    return {name: documents.fallback_document(fallback) for name, documents in _BY_NAME.items()}

@@ -14,7 +14,7 @@ Given = dict[str, str | SecretStr | None]
 
 
 def accounts_of(settings: Settings, keys: CallbackKeys) -> dict[AccountName, CarrierAccount]:
-    """Those that are whole. Half an account is refused when the settings are read."""
+    """The complete ones. The settings refuse an incomplete account."""
     return {
         (carrier, DEFAULT_ACCOUNT): CarrierAccount(
             {name: _plain(value) for name, value in given.items() if value},

@@ -1,18 +1,18 @@
-"""What holds for the webhooks of every carrier, once they are verified and read."""
+"""Checks for the webhooks of every carrier, after they are verified and parsed."""
 
 from datetime import datetime
 
 from trunkline.telephony.carrier import CallbackTag, CallEvent, Forged, WebhookResult
 from trunkline.value import replace
 
-# Clocks differ by less. A time further ahead was told in another zone than we think.
+# Clocks differ by less. A time further ahead is in another time zone than assumed.
 AHEAD_MAX_S = 60.0
 
 
 def accept_event(
     event: WebhookResult, tag: CallbackTag, now: datetime, age_max_s: float = 86_400.0
 ) -> WebhookResult:
-    """Refuse what is stale, and what names no attempt though it is about a call of ours."""
+    """Refuse stale events, and outbound events without an attempt."""
     if not isinstance(event, CallEvent):
         return event
     if event.at is not None and (now - event.at).total_seconds() > age_max_s:

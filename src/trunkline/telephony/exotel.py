@@ -1,7 +1,7 @@
-"""Exotel: calls placed and followed over its REST API; webhooks believed by a secret in their URL and a password.
+"""Exotel: places and follows calls over its REST API; verifies webhooks by a secret in their URL and a password.
 
-An answered call runs through a flow of the account (`app_id`). Its Voicebot applet asks our answer URL where the stream
-is, and the attempt travels in `CustomField`, signed. There is no request that hangs up: a call ends with its stream.
+An answered call runs through a flow of the account (`app_id`). Its Voicebot applet requests the stream's URL from the
+answer URL, and `CustomField` carries the signed attempt. There is no hang-up request: a call ends with its stream.
 """
 
 import hmac
@@ -69,7 +69,7 @@ class Exotel(ExotelDocuments):
     """One Exotel account."""
 
     # 200 requests a minute; details of a call follow its end by minutes.
-    # Dials and looks share 200 requests a minute.
+    # Dials and queries share 200 requests a minute.
     limits = Limits(
         starts_per_s=200 / 60, queues_excess=False, list_lag_s=300.0, can_hang_up=False, looks_per_min=20
     )
@@ -85,7 +85,7 @@ class Exotel(ExotelDocuments):
         app_id: str = "",
         base_url: str = BASE_URL,
         account: str = DEFAULT_ACCOUNT,
-        # False only for a flow that cannot send a name and a password with its URLs.
+        # False only for a flow that cannot send user name and password with its URLs.
         asks_password: bool = True,
         locale: Locale | None = None,
         clock: Clock | None = None,
@@ -133,7 +133,7 @@ class Exotel(ExotelDocuments):
                 return LookUpUnavailable(why(exchange))
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
-        """One view has every state. Its filters are by the person's number and by the ExoPhone."""
+        """One view has every state. It can filter by the person's number and by the ExoPhone."""
         return await whole_list(self._pages({"From": to, "PhoneNumber": from_}, since, LIST_PAGES_MAX))
 
     def account_calls(self, since: datetime) -> ListPages:
@@ -174,7 +174,7 @@ class Exotel(ExotelDocuments):
         return self.account_calls(since)
 
     async def own_numbers(self) -> NumbersResult:
-        """The next page is named by another host of Exotel's: only its query is taken."""
+        """The URL of the next page is at another host of Exotel's: only its query is used."""
         url = f"{self._base_url}/v2_beta/Accounts/{self._sid}/IncomingPhoneNumbers"
         return await read_all(
             lambda following: self._session.get(f"{url}?{following}" if following else url), self._numbers
@@ -234,7 +234,9 @@ class Exotel(ExotelDocuments):
         if not self._asks_password:
             return True
         given = request.headers.get("authorization", "").encode()
-        matches = [hmac.compare_digest(basic(BASIC_USER, one).encode(), given) for one in self._passwords]
+        matches = [
+            hmac.compare_digest(basic(BASIC_USER, password).encode(), given) for password in self._passwords
+        ]
         return any(matches)
 
     def _read(self, fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:

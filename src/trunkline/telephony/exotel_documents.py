@@ -1,6 +1,6 @@
-"""What Exotel's Voicebot applet is told: the URL of a stream, or 503, and then the flow takes its other branch.
+"""Responses to Exotel's Voicebot applet: the URL of a stream, or 503, and then the flow takes its other branch.
 
-It is the only carrier to which we say a 5xx: it knows no document that holds, speaks or hangs up.
+It is the only carrier that gets a 5xx: it has no document that holds, speaks or hangs up.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ class ExotelDocuments:
     can_hold = False
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        """Up to three parameters and 256 characters reach the stream, by the query of its URL. What follows the stream
-        is the next applet of the account's flow: nobody here is asked."""
+        """Up to three parameters and 256 characters reach the stream, in the query of its URL. After the stream the
+        account's flow goes on with its next applet, without a request to the platform."""
         return _stream(f"{stream_url}?{urlencode(parameters)}" if parameters else stream_url)
 
     def hold_document(self, wait_s: int, again_url: str) -> Document:

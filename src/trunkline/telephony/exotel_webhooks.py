@@ -1,4 +1,4 @@
-"""A verified Exotel webhook, read as a carrier-neutral fact.
+"""Parses a verified Exotel webhook into a carrier-neutral event.
 
 Exotel dials `From` and shows `PhoneNumberSid` (the ExoPhone); its times are local times without a zone.
 """
@@ -29,7 +29,7 @@ END_REASONS: Mapping[str, EndReason] = {
     "failed": "failed",
     "canceled": "canceled",
 }
-# `in-progress` is the status from the request on: it proves that a call is live, not that somebody answered it.
+# `in-progress` is the status from the request on: it proves that a call is live, not that it was answered.
 _STATES: Mapping[str, CallState] = {"queued": "queued", "ringing": "ringing", "in-progress": "ringing"}
 _EVENTS: Mapping[str, EventKind] = {"ringing": "ringing", "answered": "answered", "terminal": "ended"}
 
@@ -59,7 +59,7 @@ class Locale:
         return f"{moment.astimezone(self.zone):%Y-%m-%d %H:%M:%S}"
 
     def e164(self, number: str) -> str:
-        """Numbers come with a plus, with their country code alone, or with a zero as they are dialled at home."""
+        """Numbers come with a plus, with their country code alone, or in national format with a leading zero."""
         digits = number.lstrip("+")
         if not digits.isascii() or not digits.isdecimal():
             return number
@@ -96,7 +96,7 @@ def read_event(
         duration_s=whole(fields.get("ConversationDuration")),
         answered_by=fields.get("AnsweredBy"),
         direction="inbound" if is_inbound else "outbound",
-        # Whoever calls whom, `From` is the person and the ExoPhone is ours.
+        # In both directions `From` is the person and the ExoPhone is the platform's number.
         to=ours if is_inbound else person,
         from_=person if is_inbound else ours,
         at=locale.moment(fields.get("DateUpdated")),
@@ -105,7 +105,7 @@ def read_event(
 
 
 def with_legs(fields: Fields, body: bytes) -> dict[str, str]:
-    """A JSON body also has its legs. The first is the person's: how long it was on the call, and who answered."""
+    """A JSON body also has its legs. The first is the person's, with the time on the call and what answered."""
     read = dict(fields)
     legs = json_object(body).get("Legs") if body.startswith(b"{") else None
     leg: Any = legs[0] if isinstance(legs, list) and legs else None

@@ -1,4 +1,4 @@
-"""Bodies of webhooks as fields: forms, multipart forms and flat JSON. Pure, bounded, and never guessing."""
+"""Parses bodies of webhooks into fields: forms, multipart forms and flat JSON. Pure and bounded."""
 
 from collections.abc import Sequence
 from email.errors import MessageError
@@ -24,7 +24,7 @@ def media_type(content_type: str) -> str:
 
 
 def read_fields(content_type: str, body: bytes) -> Fields | None:
-    """The fields of a body, or None if it is not what its type says."""
+    """The fields of a body, or None if it does not match its content type."""
     match media_type(content_type):
         case "application/x-www-form-urlencoded":
             return read_form(body)
@@ -37,10 +37,10 @@ def read_fields(content_type: str, body: bytes) -> Fields | None:
 
 
 def read_form(body: bytes) -> Fields | None:
-    """As `parse_qsl`, in a third of the time: most of the thirty values have nothing to unquote."""
+    """As `parse_qsl`, three times as fast: most of the thirty values have nothing to unquote."""
     fields: list[tuple[str, str]] = []
     try:
-        # A plus is a space wherever it stands: one that is meant is quoted.
+        # Every plus is a space: a literal plus is quoted.
         for part in body.decode().replace("+", " ").split("&"):
             name, _, value = part.partition("=")
             if "%" in part:
@@ -53,8 +53,8 @@ def read_form(body: bytes) -> Fields | None:
 
 
 def write_form(fields: Fields) -> bytes:
-    """As `urlencode`, for names that need no quoting, in a third of the time: one pass for each value instead of a look
-    at every character."""
+    """As `urlencode`, for names that need no quoting, three times as fast: one pass per value instead of a check of
+    every character."""
     return "&".join([f"{name}={_quoted(value)}" for name, value in fields]).encode()
 
 
@@ -63,7 +63,7 @@ def read_query(url: str) -> Fields:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Anything but an object is an empty one: what is looked for in it will be missing."""
+    """Anything but an object becomes an empty one: its fields are missing."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -72,7 +72,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def whole(value: object) -> int | None:
-    """A count that is not negative. Carriers write their numbers as numbers or as strings, as they please."""
+    """A count that is not negative. Carriers send numbers as numbers or as strings."""
     match value:
         case bool():
             return None
@@ -95,7 +95,7 @@ def _unquoted(text: str) -> str:
 
 
 def _flat(values: dict[str, Any]) -> Fields | None:
-    """Top-level values as text. What is nested is for whoever knows the carrier."""
+    """Top-level values as text. The carrier's own parser reads nested ones."""
     plain = [(name, _text(value)) for name, value in values.items() if not isinstance(value, dict | list)]
     return plain if 0 < len(plain) <= FIELDS_MAX else None
 

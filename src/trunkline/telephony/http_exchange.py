@@ -1,4 +1,4 @@
-"""One HTTP exchange with a carrier, and what it means for a dial. The table is in `doubt`."""
+"""One HTTP exchange with a carrier, and its meaning for a dial. The table is in `reply_rules`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Literal
 from trunkline.telephony.carrier import Accepted, Blame, InDoubt, PlaceResult, Rejected, Throttled
 from trunkline.value import Private, Value
 
-# A 429 that names no time. One second is the pace of the slowest account.
+# For a 429 without a time. One second is the pace of the slowest account.
 RETRY_AFTER_DEFAULT_S = 1.0
 RETRY_AFTER_MAX_S = 3600.0
 
@@ -40,7 +40,7 @@ Exchange = HttpReply | NotSent | ReplyLost
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one carrier says yes and no. None means: these are not its words."""
+    """How one carrier accepts and refuses. None means: this is not the carrier's own reply."""
 
     accepted: Callable[[HttpReply], Accepted | None]
     refused: Callable[[HttpReply], Rejected | Throttled | None]
@@ -74,7 +74,7 @@ def retry_after_s(reply: HttpReply, now: datetime) -> float:
 
 
 def why(exchange: Exchange) -> str:
-    """In words that hold no URL and no body."""
+    """A description without URL and body."""
     return f"status {exchange.status}" if isinstance(exchange, HttpReply) else exchange.reason
 
 

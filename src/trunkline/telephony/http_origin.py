@@ -1,8 +1,8 @@
-"""Where requests go: a scheme, a host and a port, with the connections that are open to it.
+"""An HTTP origin: scheme, host and port, with its open connections.
 
-The last used connection is used first, so that the others grow old and close. Names are looked up once for all who
-connect within ten seconds; addresses are tried as RFC 8305 says (aiohappyeyeballs), so that a broken IPv6 route
-costs a quarter of a second and not the whole time to connect.
+The last used connection is used first, so that the others become idle and close. A DNS lookup serves all connects
+within ten seconds; addresses are tried by RFC 8305 (aiohappyeyeballs), so that a broken IPv6 route costs 250 ms and not
+the whole connect timeout.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from trunkline.telephony.connection import REPLY_BYTES_MAX, Connection
 
 NAMES_KEPT_S = 10.0
 NEXT_ADDRESS_S = 0.25
-# What RFC 3986 lets a URL hold.
+# Characters that RFC 3986 allows in a URL.
 _MARKS = "-._~:[]@!$&'()*+,;=%"
 _URL = re.compile(
     rf"(https?://[\w{re.escape(_MARKS)}]+)([\w{re.escape(_MARKS)}/?]*)(?:#.*)?", re.ASCII | re.IGNORECASE
@@ -29,11 +29,11 @@ _URL = re.compile(
 
 
 def split(url: str) -> tuple[str, str]:
-    """The origin, and what to ask for there. A space or a line end would end the first line of a request."""
-    found = _URL.fullmatch(url) or _URL.fullmatch(quote(url, safe=_MARKS + "/?#"))
-    if found is None:
+    """The origin, and the request target. A space or a line end would end the first line of a request."""
+    match = _URL.fullmatch(url) or _URL.fullmatch(quote(url, safe=_MARKS + "/?#"))
+    if match is None:
         raise ValueError("not the URL of an HTTP server")
-    origin, target = found.groups()
+    origin, target = match.groups()
     return origin, target if target.startswith("/") else f"/{target}"
 
 
@@ -80,7 +80,7 @@ class Origin:
         return None
 
     async def connected(self, timeout_s: float) -> Connection:
-        """A new connection. Raises whatever kept it from being made: nothing was sent."""
+        """A new connection. Raises the error of the connect: nothing was sent."""
         try:
             async with asyncio.timeout(timeout_s):
                 sock = await aiohappyeyeballs.start_connection(
@@ -102,7 +102,7 @@ class Origin:
         return connection
 
     def keep(self, connection: Connection) -> None:
-        """Take back one that `reused` or `connected` gave. One that is in the middle of something is closed."""
+        """Take back a connection of `reused` or `connected`. One with an unfinished exchange is closed."""
         if self._is_closed or not connection.is_free:
             connection.close()
             return
@@ -112,7 +112,7 @@ class Origin:
             self._sweep_timer = self._loop.call_later(self._idle_max_s, self._sweep)
 
     def close(self) -> None:
-        """Whoever is being served is served to the end. A lookup is not cancelled: those who wait for it are not."""
+        """Running requests finish. A lookup is not cancelled, because requests may wait for it."""
         self._is_closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -140,7 +140,7 @@ class Origin:
         lookup = self._lookup
         if lookup is None or (lookup.done() and self._loop.time() >= self._lookup_until_s):
             lookup = self._lookup = self._loop.create_task(self._looked_up())
-            lookup.add_done_callback(_look_at)
+            lookup.add_done_callback(_consume_exception)
         return await asyncio.shield(lookup)
 
     async def _looked_up(self) -> Sequence[AddrInfoType]:
@@ -153,15 +153,15 @@ async def look_up(host: str, port: int) -> Sequence[AddrInfoType]:
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
-def _look_at(lookup: "asyncio.Task[Sequence[AddrInfoType]]") -> None:
-    """Whoever waited may have left: should it fail then, it fails quietly."""
+def _consume_exception(lookup: "asyncio.Task[Sequence[AddrInfoType]]") -> None:
+    """Its callers may be gone; asyncio would log the exception as never retrieved."""
     if not lookup.cancelled():
         lookup.exception()
 
 
 @cache
 def tls() -> ssl.SSLContext:
-    """One for all: it reads every root certificate, 30 ms."""
+    """One for all connections: reading the root certificates takes 30 ms."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -2,12 +2,12 @@
 
 from trunkline.telephony.carrier import CallView, ListPages, ListResult, ListUnavailable
 
-# A carrier whose pages never end is asked no further. At 20 calls a page, the smallest there is, that is a million.
+# Bounds a list that never ends. At 20 calls per page, the smallest page size of any carrier, that is a million calls.
 ACCOUNT_PAGES_MAX = 50_000
 
 
 async def whole_list(pages: ListPages) -> ListResult:
-    """All pages as one list, each call once and as it was shown last. A page missing is a list missing."""
+    """All pages as one list, each call once with its last view. If a page is missing, the list is unavailable."""
     calls: dict[str, CallView] = {}
     async for page in pages:
         if isinstance(page, ListUnavailable):

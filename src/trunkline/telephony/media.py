@@ -1,4 +1,4 @@
-"""Who may see an account's credentials when one of its recordings is fetched: the carrier, and nobody it points to."""
+"""Which hosts get an account's credentials when a recording is fetched: the carrier's own, and no redirect target."""
 
 from urllib.parse import urlsplit
 

@@ -1,4 +1,4 @@
-"""The numbers that an account has at its carrier, page by page. Also the cheapest proof that its credentials fit."""
+"""The numbers of an account at its carrier, page by page. Also the cheapest check of its credentials."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from trunkline.telephony.carrier import NumbersResult, NumbersUnavailable
 from trunkline.telephony.http_exchange import Exchange, HttpReply, why
 
 PAGES_MAX = 50
-# Twilio and Vapi say 401 to wrong credentials, Exotel and Plivo may say 403.
+# Twilio and Vapi reply 401 to wrong credentials, Exotel and Plivo may reply 403.
 _UNAUTHORIZED = (401, 403)
 
 
 @dataclass(frozen=True, slots=True)
 class NumbersPage:
-    """`following` is whatever the next page is asked with; None after the last one."""
+    """`following` is the cursor of the next page; None after the last one."""
 
     numbers: list[str]
     following: str | None = None
@@ -23,7 +23,7 @@ class NumbersPage:
 async def read_all(
     ask: Callable[[str | None], Awaitable[Exchange]], read: Callable[[bytes], NumbersPage | None]
 ) -> NumbersResult:
-    """Every page, or none: half a list would look like numbers that were given back."""
+    """Every page, or none: in an incomplete list numbers would look as if they had been released."""
     numbers: dict[str, None] = {}
     following: str | None = None
     for _ in range(PAGES_MAX):

@@ -1,4 +1,4 @@
-"""Plivo: calls placed, followed and ended over its REST API, webhooks verified, Plivo XML answered."""
+"""Plivo: places, follows and ends calls over its REST API, verifies webhooks, answers with Plivo XML."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -47,10 +47,10 @@ from trunkline.telephony.retry_orders import ASK_AGAIN, SEND_AGAIN
 from trunkline.telephony.session import CarrierSession, basic
 
 BASE_URL = "https://api.plivo.com"
-# The most that a page of Plivo's lists may have.
+# The largest page size of Plivo's lists.
 LIST_PAGE_SIZE = 20
 LIST_PAGES_MAX = 50
-# Queued calls are listed by id alone, each to be asked for. More than these prove nothing in time.
+# Queued calls are listed by id alone, and each takes a query. More than these take too long.
 QUEUED_MAX = 200
 TIME_LIMIT_MAX_S = 86_400
 # Where recordings are that only the account may fetch.
@@ -60,7 +60,7 @@ MEDIA_DOMAINS = ("plivo.com",)
 class Plivo(PlivoDocuments):
     """One Plivo account or subaccount."""
 
-    # Of the 3,600 requests that an account has in a minute.
+    # An account may send 3,600 requests a minute.
     limits = Limits(starts_per_s=2.0, queues_excess=True, list_lag_s=120.0, looks_per_min=600, lists="none")
     terminal_statuses = frozenset(END_REASONS)
 
@@ -71,7 +71,7 @@ class Plivo(PlivoDocuments):
         callback_keys: CallbackKeys,
         *,
         base_url: str = BASE_URL,
-        # The token before this one while it is replaced, and the main account's where this is a subaccount.
+        # The previous token during a rotation, and the main account's if this is a subaccount.
         other_auth_tokens: Sequence[str] = (),
         clock: Clock | None = None,
         session: CarrierSession | None = None,
@@ -91,7 +91,7 @@ class Plivo(PlivoDocuments):
         return classify(exchange, DIALECT)
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
-        """A request that is cancelled leaves an answered call alone; a call that is deleted is hung up."""
+        """Cancelling the request does not affect an answered call; deleting the call hangs it up."""
         what = "Request" if only_unanswered else "Call"
         exchange = await self._session.delete(f"{self._account_url}/{what}/{_safe(call_id)}/")
         match exchange:
@@ -103,7 +103,7 @@ class Plivo(PlivoDocuments):
                 return HangUpUnavailable(why(exchange))
 
     async def look_up(self, call_id: str) -> LookUpResult:
-        """Three views, in the order in which a call passes through them: it cannot slip by between two."""
+        """Three views, in the order in which a call passes through them, so that none misses it."""
         for status in ("queued", "live", ""):
             exchange = await self._session.get(
                 self._call_url(call_id), {"status": status} if status else None
@@ -119,8 +119,8 @@ class Plivo(PlivoDocuments):
         return NoSuchCall()
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
-        """The same three views. The ended ones can be asked for by the time of their end only. Filters match prefixes
-        of numbers too, and queued calls know none."""
+        """The same three views. Ended calls can be filtered by the time of their end only. Filters match prefixes of
+        numbers too, and queued calls have none."""
         pair = {"to_number": to.lstrip("+"), "from_number": from_.lstrip("+")}
         listed = await whole_list(self._views(pair, since, LIST_PAGES_MAX, QUEUED_MAX))
         if isinstance(listed, ListUnavailable):
@@ -184,7 +184,7 @@ class Plivo(PlivoDocuments):
             )
 
     async def _waiting(self, query: Mapping[str, str], most: int) -> ListResult:
-        """Queued or live calls: ids first, then each of them."""
+        """Queued or live calls: their ids first, then a query for each."""
         status = query["status"]
         ids = await self._ids(query, most)
         if isinstance(ids, ListUnavailable):
@@ -206,11 +206,11 @@ class Plivo(PlivoDocuments):
             paging = {"limit": str(LIST_PAGE_SIZE), "offset": str(len(ids))}
             exchange = await self._session.get(f"{self._account_url}/Call/", {**query, **paging})
             calls = json_object(exchange.body).get("calls") if _is_ok(exchange) else None
-            if not isinstance(calls, list) or not all(isinstance(one, str) for one in calls):
+            if not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
                 return ListUnavailable(why(exchange))
-            new = [one for one in calls if one not in ids]
+            new = [call for call in calls if call not in ids]
             ids |= dict.fromkeys(new)
-            # Not every list of ids is paged: one that repeats itself, or is short, is at its end.
+            # Not every list of ids is paged: a page with nothing new, or a short one, is the last.
             if not new or len(calls) < LIST_PAGE_SIZE:
                 return list(ids)
         return ListUnavailable(f"more than {most} calls")
@@ -249,7 +249,7 @@ def _create_body(order: CallOrder) -> bytes:
         "answer_method": "POST",
         "ring_url": order.status_url + SEND_AGAIN,
         "ring_method": "POST",
-        # Left out, the end would be told to the answer URL.
+        # Without it Plivo would send the end to the answer URL.
         "hangup_url": order.status_url + SEND_AGAIN,
         "hangup_method": "POST",
         "ring_timeout": order.ring_timeout_s,
@@ -299,7 +299,7 @@ def _nothing_to_hang_up(seen: LookUpResult, only_unanswered: bool) -> HangUpResu
         case CallView(state="ended"):
             return AlreadyOver()
         case CallView(state="answered", status=status) if only_unanswered:
-            return HangUpAsked(status)  # it was answered, and an answered one is to be left alone
+            return HangUpAsked(status)  # it was answered, and answered calls are to go on
         case CallView(status=status):
             return HangUpUnavailable(f"still {status}")
         case NoSuchCall():

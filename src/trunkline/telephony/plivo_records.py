@@ -41,7 +41,7 @@ def ended_view(row: object) -> CallView | None:
         state="ended",
         reason=reason,
         fault=our_fault("plivo", str(row.get("hangup_cause_code") or "")),
-        # Told in the console's time zone, with its offset. Without one a time says nothing.
+        # In the console's time zone, with its offset. A time without an offset is ambiguous.
         created_at=read_moment(row.get("initiation_time")),
         ended_at=read_moment(row.get("end_time")),
         duration_s=whole(row.get("call_duration")) if reason == "completed" else None,
@@ -64,7 +64,7 @@ def _direction(word: object) -> Direction:
 
 
 def _reason(row: Mapping[str, Any]) -> EndReason:
-    """A record of a call names its cause, never its status: answered is what has a time of answer."""
+    """A record of a call has its cause, never its status: it was answered if it has an answer time."""
     if row.get("answer_time"):
         return "completed"
     cause = str(row.get("hangup_cause_name", "")).lower()

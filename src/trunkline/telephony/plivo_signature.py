@@ -30,7 +30,7 @@ def signature_v2(auth_token: str, url: str, nonce: str) -> str:
 def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fields | None:
     """The fields of a request that Plivo signed with one of these tokens, else None.
 
-    V2 counts only where there is no V3 at all: it does not cover the body.
+    V2 counts only if there is no V3 at all: it does not cover the body.
     """
     fields = _fields(request)
     if fields is None:
@@ -44,8 +44,8 @@ def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fiel
         given = _given(headers.get(name, "") for name in V2_HEADERS)
         base = _bare(request.url) + headers.get(V2_NONCE, "")
     expected = [_proof(token, base).encode() for token in auth_tokens]
-    # Every pair is compared, so the time says nothing about which one fitted.
-    matches = [hmac.compare_digest(proof, one) for proof in expected for one in given]
+    # Every pair is compared, so the time does not reveal which one fits.
+    matches = [hmac.compare_digest(proof, signature) for proof in expected for signature in given]
     return fields if any(matches) else None
 
 
@@ -58,8 +58,8 @@ def _fields(request: WebhookRequest) -> Fields | None:
 
 
 def _given(values: Iterable[str]) -> list[bytes]:
-    """Each header may be a list, one signature per token that the account has at the moment."""
-    return [one.strip().encode() for value in values for one in value.split(",") if one.strip()]
+    """Each header may be a list, one signature per present token of the account."""
+    return [text.strip().encode() for value in values for text in value.split(",") if text.strip()]
 
 
 def _base(method: str, url: str, fields: Fields) -> str:

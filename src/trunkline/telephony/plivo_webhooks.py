@@ -1,7 +1,7 @@
-"""A verified Plivo webhook, read as a carrier-neutral fact.
+"""Parses a verified Plivo webhook into a carrier-neutral event.
 
-A call made by API is named by its request's id, which the create returned; `CallUUID` is carried as a second name.
-Plivo's webhooks have no number and no time of their own: sameness is the call and its status.
+A call made by API is identified by its request's id, which the create returned; `CallUUID` is an alias. Plivo's
+webhooks have no sequence number and no time: two are equal if call and status are.
 """
 
 from collections.abc import Mapping

@@ -7,12 +7,12 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from trunkline.telephony.carrier import AnswerFallback, Document
 
 CONTENT_TYPE = "application/xml"
-# What the stream carries both ways: the same as at Twilio, so an agent hears one format.
+# The audio format in both directions: the same as at Twilio, so agents need one format.
 AUDIO = "audio/x-mulaw;rate=8000"
 
 
 class PlivoDocuments:
-    """Plivo names the URLs that take orders for retries, and `<Redirect>` is not among them: its URLs go without."""
+    """Plivo takes retry orders only in certain URLs. That of `<Redirect>` is not among them, so it has none."""
 
     name = "plivo"
     streams = True
@@ -54,7 +54,7 @@ class PlivoDocuments:
 def stream(url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
     """The URL is the element's text. Extra headers allow letters and digits only, so parameters go into the query.
 
-    Because the call is kept alive, what follows is done when the stream is over.
+    Because the call is kept alive, Plivo goes on with the next element when the stream ends.
     """
     response = Element("Response")
     element = SubElement(response, "Stream", bidirectional="true", keepCallAlive="true", contentType=AUDIO)
@@ -72,7 +72,7 @@ def hold(wait_s: int, again_url: str) -> Document:
 
 
 def ask(url: str) -> Document:
-    """Another document is to be followed instead."""
+    """Continue with another document."""
     response = Element("Response")
     SubElement(response, "Redirect", method="POST").text = url
     return _document(response)

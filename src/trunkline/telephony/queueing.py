@@ -1,7 +1,7 @@
-"""Calls that wait in the carrier's own queue. Twilio keeps what is over its pace for up to a day, and then it rings.
+"""Calls that wait in the carrier's own queue. Twilio queues calls over its pace for up to a day, and then they ring.
 
-What would ring too late is taken back at once, by whoever placed it; what is still queued when its window has closed is
-taken back by the checker. Only what never began is: a call that rings or talks is left alone.
+The dialer cancels a call that would ring too late at once; the checker cancels one that is still queued when its window
+has closed. Only queued calls are cancelled: one that rings or was answered goes on.
 """
 
 from datetime import datetime, timedelta
@@ -12,14 +12,14 @@ from trunkline.telephony.carrier import Accepted, CallOrder, CallView, Carrier, 
 
 log = get_logger(__name__)
 
-# Our own pace is below the carrier's, so nothing should wait. What waits longer has met somebody else's calls.
+# The platform's pace is below the carrier's, so no call should wait. One that does waits behind calls of other systems.
 PATIENCE = timedelta(seconds=30)
-# A queue of a day is no reason to put a lead off for one: the account is slowed, and asked again.
+# A queue of a day does not defer a lead for a day: the account slows down, and the lead is tried again.
 RETRY_MAX_S = 300.0
 
 
 def rings_too_late(placed: Accepted, order: CallOrder, now: datetime) -> bool:
-    """Whether the carrier itself says so. Where it does not say how long a call waits, nobody knows."""
+    """By the carrier's own estimate of the wait. Without one: False."""
     if not placed.queued_ms:
         return False
     rings_at = now + timedelta(milliseconds=placed.queued_ms)
@@ -27,7 +27,7 @@ def rings_too_late(placed: Accepted, order: CallOrder, now: datetime) -> bool:
 
 
 async def place(carrier: Carrier, order: CallOrder, clock: Clock) -> PlaceResult:
-    """As `Carrier.place`; a call that would wait too long is taken back, if that is certain, and slows its account."""
+    """As `Carrier.place`; a call that would wait too long is cancelled, if that is certain, and slows its account."""
     result = await carrier.place(order)
     if not isinstance(result, Accepted) or not rings_too_late(result, order, clock.now()):
         return result
@@ -40,7 +40,8 @@ async def place(carrier: Carrier, order: CallOrder, clock: Clock) -> PlaceResult
 
 
 async def cancel_if_queued(carrier: Carrier, call_id: str) -> bool:
-    """Its window has closed: whether it was still queued, and is asked back. Its end webhook says what came of it."""
+    """Its window has closed. Whether it was still queued, and its cancellation was requested; the end webhook reports
+    the result."""
     seen = await carrier.look_up(call_id)
     if not isinstance(seen, CallView) or seen.state != "queued":
         return False

@@ -1,7 +1,7 @@
-"""Every answer a carrier can give to a dial, and what it proves. One table: a row is a promise, and has a test.
+"""Every reply of a carrier to a dial, and what it proves. One table; every row has a test.
 
-A row names a status, a code of the carrier's or a word of its message; the first row that fits decides. What no row
-names is in doubt, and so is every failure after the first byte was sent:
+A row names a status, a code of the carrier or a word of its message; the first row that matches decides. A reply
+without a row is in doubt, and so is every failure after the first byte was sent:
 
     failed before a byte was sent              rejected (not connected, not sent in time)
     time-out, reset, connection closed         in doubt
@@ -12,9 +12,9 @@ names is in doubt, and so is every failure after the first byte was sent:
     4xx that are not in the carrier's words    in doubt
     4xx in the carrier's words                 the rows below
 
-A refusal blames somebody, and costs whom it blames: the destination its lead, everything else a cooldown of the
-account, of its calls to one country, or of the number (`dispatch/cooldowns.py`). The same codes judge a call that was
-taken and failed later.
+A refusal has a cause, which decides its effect: a refused destination ends its lead, everything else starts a cooldown
+of the account, of its calls to one country, or of the number (`dispatch/cooldowns.py`). The same codes classify a call
+that was accepted and failed later.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from typing import Literal
 
 from trunkline.telephony.carrier import Blame, Rejected, Throttled
 
-# Refused because too many calls are live: the next one ends in tens of seconds, not in one.
+# The retry time after a refusal because too many calls are live: the next one ends in tens of seconds.
 CONCURRENCY_RETRY_S = 10.0
 # A full queue at the slowest pace (one per second) has room again after a second.
 QUEUE_RETRY_S = 1.0
 
-# `never`: not for this destination, whenever it is asked for. `unknown`: refused, and nobody knows on whose account.
+# `never`: this destination is always refused. `unknown`: refused for an unknown cause.
 ReplyVerdict = Literal[
     "in_doubt", "never", "destination", "country", "number", "account", "unknown", "too_fast", "too_many"
 ]
@@ -40,7 +40,7 @@ _BLAMES: Mapping[ReplyVerdict, Blame] = {
     "account": "account",
     "unknown": "unknown",
 }
-# What an operator does about a refusal, where its row does not say it better.
+# What an operator does about a refusal, unless its row has a remedy of its own.
 REMEDIES: Mapping[Blame, str] = {
     "account": "Correct the account at the carrier, or its credentials here: a change here is tried at once.",
     "country": "Allow calls to this country in the carrier's console, under its geographic permissions.",
@@ -152,7 +152,7 @@ ROWS: Mapping[str, tuple[ReplyRule, ...]] = {
         ReplyRule("account", status=405, why="our own mistake"),
         ReplyRule("unknown", status=400, why="a message that is in no row"),
         ReplyRule("unknown", status=422, why="a parameter"),
-        # Hangup causes: of calls that were taken and failed later.
+        # Hangup causes of calls that were accepted and failed later.
         ReplyRule("account", code="1010", why="out of credit"),
         ReplyRule("account", code="2070", why="our server is not where the country's law wants it"),
         ReplyRule("country", code="2030", why="geographic permissions do not allow this country"),
@@ -189,7 +189,7 @@ ROWS: Mapping[str, tuple[ReplyRule, ...]] = {
         ReplyRule("account", status=403, why="the key lacks the right"),
         ReplyRule("account", status=404, why="no such assistant or number"),
         ReplyRule("unknown", status=400, why="a message that is in no row"),
-        # Why calls ended that were taken.
+        # End reasons of calls that were accepted.
         *_codes(
             "account",
             {
@@ -229,13 +229,13 @@ ROWS: Mapping[str, tuple[ReplyRule, ...]] = {
 
 
 def judge(carrier: str, status: int, code: str, message: str = "") -> Rejected | Throttled | None:
-    """What a 4xx in the carrier's own words proves; None: nothing."""
+    """What a 4xx of the carrier itself proves; None: nothing."""
     row = next((row for row in ROWS[carrier] if row.fits(status, code, message)), None)
     return None if row is None else _meaning(row, code)
 
 
 def judge_end(carrier: str, code: str) -> Rejected | Throttled | None:
-    """Why a call failed that was taken. None: it failed at the person called, or nobody knows why."""
+    """Why an accepted call failed. None: by the called person, or for an unknown reason."""
     row = next((row for row in ROWS.get(carrier, ()) if code and row.code == code), None)
     if row is None or row.verdict in ("never", "destination"):
         return None
@@ -243,7 +243,7 @@ def judge_end(carrier: str, code: str) -> Rejected | Throttled | None:
 
 
 def our_fault(carrier: str, code: str | None) -> str:
-    """The code of an end, if the call failed for our sake."""
+    """The code of an end, if the call failed by the account's or the number's fault."""
     return code if code and judge_end(carrier, code) is not None else ""
 
 

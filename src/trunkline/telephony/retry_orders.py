@@ -9,8 +9,9 @@
 | `rp` | what is tried again: `ct`, `rt`, `4xx`, `5xx`, `all` | `ct` | `ct,rt` |
 """
 
-# A status that is lost is found by the checker; until then it is worth every try.
+# The checker finds a lost status later; retries make that rare.
 SEND_AGAIN = "#rc=5&rp=all"
-# Somebody is on the line. We answer within 1.2 s, and a proxy in front has asked a second process within 3.5 s: whoever
-# is silent for 4 s is dead. The third try ends before the 12 s are over, and then the fallback URL is asked.
+# A person waits on the phone. The platform answers within 1.2 s, and a proxy in front has tried a second process within
+# 3.5 s: no answer within 4 s means a failure. The third try ends within the 12 s, and then the carrier requests the
+# fallback URL.
 ASK_AGAIN = "#ct=1500&rt=4000&tt=12000&rc=2&rp=all"

@@ -1,10 +1,10 @@
-"""The HTTP session of one carrier account: what is sent is sent once, and we know whether it left.
+"""The HTTP session of one carrier account: a request is sent once, and the caller knows whether it left.
 
 - A request leaves in one write, on a connection that is open. Failing before the write is "not sent"; after it nothing
   is certain. A dial that connected too late is stopped there.
 - A POST is never sent again. Anything else is, once, if the kept-alive connection turns out to be closed.
-- The kernel may hold our bytes and deliver them after we gave up. TCP_USER_TIMEOUT bounds how long it tries,
-  and closing with a linger of 0 throws the rest away.
+- The kernel may buffer the bytes and deliver them after the timeout. TCP_USER_TIMEOUT bounds how long it tries, and
+  closing with a linger of 0 discards the rest.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from trunkline.telephony.http_origin import Origin, split
 from trunkline.value import Value
 
 _LINGER_0_S = struct.pack("ii", 1, 0)
-# An account talks to one host or two. Beyond this, which only replies could cause, all are forgotten.
+# An account uses one or two hosts. Beyond this, which only redirecting replies could cause, all are dropped.
 _ORIGINS_MAX = 64
 
 
@@ -42,7 +42,7 @@ class CarrierSession:
 
     def __init__(
         self,
-        # None for hosts that are the carrier's but must not see our credentials.
+        # None for hosts of the carrier that must not get the credentials.
         authorization: str | None,
         *,
         connect_timeout_s: float = 3.0,
@@ -53,7 +53,7 @@ class CarrierSession:
         reply_bytes_max: int = REPLY_BYTES_MAX,
         clock: Clock | None = None,
     ) -> None:
-        # Replies are not unpacked, so none may be packed.
+        # Replies are not decompressed, so none may be compressed.
         self._head = "Accept: */*\r\nAccept-Encoding: identity\r\nUser-Agent: trunkline\r\n"
         if authorization:
             self._head += f"Authorization: {authorization}\r\n"
@@ -157,5 +157,5 @@ def _with(query: Mapping[str, str], url: str) -> str:
 
 
 def _not_connected(error: Exception) -> NotSent:
-    # The class alone: a message may quote the URL, and ours are secrets.
+    # The class alone: a message may quote the URL, which is a secret.
     return NotSent("not_connected", type(error).__name__)

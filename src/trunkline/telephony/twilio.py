@@ -1,4 +1,4 @@
-"""Twilio: calls placed, followed and ended over its REST API, webhooks verified, TwiML answered."""
+"""Twilio: places, follows and ends calls over its REST API, verifies webhooks, answers with TwiML."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -76,7 +76,7 @@ class Twilio(TwilioDocuments):
         callback_keys: CallbackKeys,
         *,
         base_url: str = BASE_URL,
-        # Webhooks are signed with the primary token; the one before it is honoured while it is replaced.
+        # Webhooks are signed with the primary token; the previous one is accepted during a rotation.
         previous_auth_tokens: Sequence[str] = (),
         webhook_age_max_s: float = 86_400.0,
         clock: Clock | None = None,
@@ -124,7 +124,7 @@ class Twilio(TwilioDocuments):
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
         """Two views: a queued call has no start time, so the filter by start time does not show it.
 
-        The queue is read first. A call only ever leaves it, and one that does so in between is in the second.
+        The queue is read first. A call that leaves it in between is in the second view.
         """
         return await whole_list(self._views({"To": to, "From": from_}, since, LIST_PAGES_MAX))
 
@@ -132,7 +132,7 @@ class Twilio(TwilioDocuments):
         return self._views({}, since, ACCOUNT_PAGES_MAX)
 
     async def live_calls(self, since: datetime) -> ListPages:
-        """In the order in which a call passes through them: it cannot slip by between two."""
+        """States in the order in which a call passes through them, so that none misses it."""
         for status in LIVE_STATUSES:
             async for page in self._pages(
                 {"Status": status, "PageSize": str(LIST_PAGE_SIZE)}, LIST_PAGES_MAX
@@ -234,7 +234,7 @@ def _create_form(order: CallOrder) -> bytes:
         ]
     if order.recording_url:
         form += [("Record", "true"), ("RecordingStatusCallback", order.recording_url + SEND_AGAIN)]
-    # One field per event. Joined by spaces Twilio takes it as one unknown event and sends nothing.
+    # One field per event. Twilio takes events joined by spaces as one unknown event and sends nothing.
     form += [("StatusCallbackEvent", event) for event in STATUS_EVENTS]
     return write_form(form)
 

@@ -45,7 +45,7 @@ def _proof(auth_token: str, signed: str) -> str:
 
 
 def _post_fields(request: WebhookRequest) -> Fields | None:
-    """What of the body the signature covers. None: the body is not covered, nothing of it can be trusted."""
+    """The fields of the body that the signature covers. None: it does not cover the body, which cannot be trusted."""
     if request.method != "POST" or not request.body:
         return () if not request.body else None
     if media_type(request.headers.get("content-type", "")) == FORM:
@@ -56,7 +56,7 @@ def _post_fields(request: WebhookRequest) -> Fields | None:
 
 
 def _with_and_without_port(url: str) -> Iterator[str]:
-    """Twilio is not consistent about the port, so both forms are tried, the usual one first."""
+    """Twilio signs the URL sometimes with and sometimes without the port: both are tried, the usual one first."""
     yield url
     parts = urlsplit(url)
     try:

@@ -1,4 +1,4 @@
-"""A verified Twilio webhook, read as a carrier-neutral fact."""
+"""Parses a verified Twilio webhook into a carrier-neutral event."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -86,7 +86,7 @@ def moment(text: object) -> datetime | None:
 
 @lru_cache(maxsize=64)
 def _moment(text: str) -> datetime | None:
-    """Twilio's dates are RFC 2822, in whole seconds, UTC. What happens in one second is told with the same words."""
+    """Twilio's dates are RFC 2822, in whole seconds, UTC. Events of one second have the same date."""
     try:
         date = parsedate_to_datetime(text)
     except ValueError:
@@ -104,7 +104,7 @@ def _kind(fields: Mapping[str, str], tag: CallbackTag) -> EventKind | None:
 
 
 def _dedupe_key(call_id: str, kind: EventKind, fields: Mapping[str, str], tag: CallbackTag) -> str:
-    """The signature covers no time stamp of its own, so sameness is the call, the event and its number."""
+    """The signature covers no time stamp, so two webhooks are equal if call, event and sequence number are."""
     match kind:
         case "recording":
             mark = f"{fields.get('RecordingSid', '')}:{fields.get('RecordingStatus', '')}"

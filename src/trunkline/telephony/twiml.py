@@ -52,7 +52,7 @@ class TwilioDocuments:
 def stream(url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
     """Connect the call to a socket, both ways. Twilio refuses a query string here (31920): use parameters.
 
-    When the socket closes, or never opened, Twilio goes on with what follows; without anything it hangs up.
+    When the socket closes, or never opened, Twilio goes on with the next verb; without one it hangs up.
     """
     response = Element("Response")
     element = SubElement(SubElement(response, "Connect"), "Stream", url=url)
@@ -71,13 +71,13 @@ def hold(wait_s: int, again_url: str) -> Document:
 
 
 def ask(url: str) -> Document:
-    """Another document is to be followed instead."""
+    """Continue with another document."""
     response = Element("Response")
     SubElement(response, "Redirect", method="POST").text = url
     return _document(response)
 
 
-# The same words for every call that finds nobody free.
+# The same document for every call that finds no free agent.
 @lru_cache(maxsize=64)
 def busy(message: str) -> Document:
     response = Element("Response")

@@ -1,7 +1,7 @@
-"""An answer whose account this process does not know, and cannot ask for because Postgres is away.
+"""An answer webhook whose account this process does not have and cannot read, because Postgres is away.
 
-The URL proves itself by our own signature, and it was made for this attempt and no other. That is enough to tell the
-carrier what to do with the call, so that nobody who answered is hung up on; it is not enough to write anything down.
+The platform's own signature proves the URL, which was made for this attempt and no other. That is enough to respond
+with a document, so that the carrier does not hang up on the person; it is not enough to write anything.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from trunkline.value import replace
 
 
 def read_answer(request: WebhookRequest, tag: CallbackTag, keys: CallbackKeys) -> WebhookResult:
-    """What a verified answer URL was asked with. `tag` is what that URL proves."""
+    """Parse a request to a verified answer URL. `tag` is that of the URL."""
     fields = _fields(request)
     match tag.carrier:
         case "twilio":

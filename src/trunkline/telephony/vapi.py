@@ -1,4 +1,4 @@
-"""Vapi: it runs the agent itself. We start its calls, follow them, and tell it who answers a call that comes in."""
+"""Vapi: it runs the agent itself. Starts and follows its calls, and names the assistant for inbound ones."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -49,7 +49,7 @@ LIST_PAGES_MAX = 20
 TIME_LIMIT_S = (10, 43_200)
 RING_TIMEOUT_MAX_S = 600
 MESSAGES = ("status-update", REPORT)
-# Vapi sends a webhook once and forgets it, unless it is told to try again.
+# Vapi sends a webhook once, unless the order has a retry plan.
 BACKOFF = {"type": "exponential", "maxRetries": 5, "baseDelaySeconds": 1}
 
 
@@ -66,7 +66,7 @@ class Vapi(VapiDocuments):
         callback_keys: CallbackKeys,
         *,
         assistant_id: str = "",
-        # With a credential of Vapi's, messages are signed; without one they carry the secret itself.
+        # With a credential stored at Vapi, messages are signed; without one they carry the secret itself.
         credential_id: str = "",
         base_url: str = BASE_URL,
         clock: Clock | None = None,
@@ -129,7 +129,7 @@ class Vapi(VapiDocuments):
         return view_of(call, self._numbers) or LookUpUnavailable("not a call")
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
-        """One view has every state, newest first. The person is not a filter of it."""
+        """One view has every state, newest first. It cannot filter by the person's number."""
         number_id = await self._number_id(from_)
         if isinstance(number_id, Rejected):
             return ListUnavailable(number_id.code)
@@ -160,7 +160,7 @@ class Vapi(VapiDocuments):
                 return
             page = [view for view in views if view]
             yield page
-            # Pages overlap by the calls of one instant: one that has nothing new is the last.
+            # Pages overlap by the calls of one instant: a page with nothing new is the last.
             shown = {view.call_id for view in page}
             oldest = min((view.created_at for view in page if view.created_at), default=None)
             if len(views) < LIST_PAGE_SIZE or shown <= before or oldest is None:
@@ -236,7 +236,7 @@ class Vapi(VapiDocuments):
                 return LookUpUnavailable(why(exchange))
 
     async def _number_id(self, e164: str) -> str | Rejected:
-        """Vapi knows a number by an id of its own, which is asked for once."""
+        """Vapi has its own id for each number, which is queried once."""
         if e164 not in self._numbers:
             exchange = await self._learn_numbers(again=True)
             if exchange is not None:
@@ -250,7 +250,7 @@ class Vapi(VapiDocuments):
         )
 
     async def _learn_numbers(self, *, again: bool = False) -> Exchange | None:
-        """What came of it, if not the numbers."""
+        """Query the numbers. Returns the exchange if it failed."""
         if self._numbers and not again:
             return None
         exchange = await self._session.get(f"{self._base_url}/phone-number", {"limit": str(LIST_PAGE_SIZE)})
@@ -267,7 +267,7 @@ class Vapi(VapiDocuments):
 
 
 def _numbers_unknown(exchange: Exchange) -> Rejected:
-    """Nothing was dialled, whatever the answer: only the numbers were asked for."""
+    """Nothing was dialled, whatever the answer: only the numbers were queried."""
     refused = _refused(exchange) if isinstance(exchange, HttpReply) else None
     if isinstance(refused, Rejected):
         return refused
@@ -284,7 +284,7 @@ def _accepted(reply: HttpReply) -> Accepted | None:
     call_id, limits = call.get("id"), call.get("subscriptionLimits")
     if not isinstance(call_id, str) or not call_id:
         return None
-    # Over the organisation's limit the call exists and waits: for how long, nobody says.
+    # Over the organisation's limit the call exists and waits: Vapi does not say for how long.
     is_blocked = isinstance(limits, dict) and limits.get("concurrencyBlocked") is True
     return Accepted(call_id, None if is_blocked else 0)
 
@@ -298,7 +298,7 @@ DIALECT = Dialect(accepted=_accepted, refused=_refused)
 
 
 def _error(reply: HttpReply) -> str | None:
-    """Vapi's own errors name their status again, and have a message or several."""
+    """Vapi's own errors repeat their status, and have one message or several."""
     body = json_object(reply.body)
     return str(body.get("message", "")) if body.get("statusCode") == reply.status else None
 

@@ -1,4 +1,4 @@
-"""What Vapi is told when it asks who answers a call that came in."""
+"""Responses to Vapi's request for the assistant of an inbound call."""
 
 from collections.abc import Mapping
 
@@ -12,11 +12,11 @@ class VapiDocuments:
     name = "vapi"
     streams = False
     can_hold = False
-    # Which assistant an account has, is not known by the carrier's name.
+    # The assistant of an account, which the carrier's name alone does not give.
     _assistant_id = ""
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        """Who answers a call that came in: the assistant, knowing the parameters. There is no stream to give."""
+        """Names the assistant of an inbound call, with the parameters. There is no stream."""
         overrides = {"variableValues": dict(parameters), "metadata": dict(parameters)}
         return _json({"assistantId": self._assistant_id, "assistantOverrides": overrides})
 

@@ -9,12 +9,12 @@ from trunkline.telephony.costs import cost_of
 from trunkline.telephony.reply_rules import our_fault
 from trunkline.telephony.vapi_webhooks import STATES, attempt_of, end_reason, moment, seconds_between
 
-# Others come in: by phone, or from a web page.
+# Other types are inbound: by phone, or from a web page.
 OUTBOUND = "outboundPhoneCall"
 
 
 def view_of(call: Mapping[str, Any], numbers: Mapping[str, str]) -> CallView | None:
-    """`numbers` are the ids of our own numbers, by number."""
+    """`numbers` are Vapi's ids of the account's numbers, by number."""
     status = str(call.get("status", ""))
     state = STATES.get(status)
     if not isinstance(call.get("id"), str) or state is None:

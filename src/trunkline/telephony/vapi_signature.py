@@ -1,7 +1,7 @@
-"""What proves a Vapi webhook: an HMAC over its time and body, or the shared secret in a header.
+"""Verifies Vapi's webhooks: by an HMAC over time and body, or by the shared secret in a header.
 
 HMAC, by Vapi's defaults: hex(HMAC-SHA256(secret, "{timestamp}.{body}")) in `x-signature`, the time in `x-timestamp`.
-Where a signature is there it must fit: the secret beside it proves nothing then.
+If there is a signature it must fit: the secret beside it proves nothing then.
 """
 
 import hmac
@@ -33,7 +33,7 @@ def is_verified(
 
 
 def _any_equal(expected: Sequence[str], given: str) -> bool:
-    matches = [hmac.compare_digest(one.encode(), given.encode("utf-8", "replace")) for one in expected]
+    matches = [hmac.compare_digest(proof.encode(), given.encode("utf-8", "replace")) for proof in expected]
     return bool(given) and any(matches)
 
 

@@ -1,4 +1,4 @@
-"""A verified Vapi message, read as a carrier-neutral fact; and its hundreds of reasons for an end, by their family."""
+"""Parses a verified Vapi message into a carrier-neutral event, and maps its hundreds of end reasons by prefix."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ _KINDS: Mapping[CallState, EventKind] = {
 REPORT = "end-of-call-report"
 TERMINAL = frozenset(status for status, state in STATES.items() if state == "ended")
 
-# The first prefix that fits. New reasons join their family without us; what fits none has failed.
+# The first prefix that matches. New reasons fall under a prefix without a change here; others count as failed.
 _FAMILIES: tuple[tuple[str, EndReason], ...] = (
     ("customer-busy", "busy"),
     ("customer-did-not-answer", "no_answer"),
@@ -102,7 +102,7 @@ def read_event(body: bytes, tag: CallbackTag, base_url: str) -> WebhookResult:
         at=_instant(message.get("timestamp")),
         raw=_raw(message, call_id, status, ended),
         report=read_report(message, call_id, base_url) if message.get("type") == REPORT else None,
-        # Before that report the figure is not complete.
+        # Before that report the cost is not complete.
         cost=cost_of(message.get("cost")) if message.get("type") == REPORT else None,
     )
 
@@ -117,7 +117,7 @@ def seconds_between(began: object, ended: object) -> int | None:
 
 
 def attempt_of(call: Mapping[str, Any]) -> UUID | None:
-    """Our own tag, kept beside the call. Not proven: for finding a call, where the account is proof enough."""
+    """The attempt stored with the call, unsigned: only to find a call whose account is verified."""
     try:
         return UUID(str(_object(_object(call, "assistantOverrides"), "metadata").get("attempt")))
     except ValueError:
@@ -144,7 +144,7 @@ def _duration_s(message: Mapping[str, Any], call: Mapping[str, Any]) -> int | No
 
 
 def _raw(message: Mapping[str, Any], call_id: str, status: str, ended: str) -> dict[str, str]:
-    """No transcript, no number, no name: only what says how the call went and where its recording is."""
+    """Without transcript, number and name: only the course of the call and its recording."""
     found = {
         "id": call_id,
         "type": str(message.get("type", "")),

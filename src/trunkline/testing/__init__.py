@@ -1,1 +1,1 @@
-"""For tests of applications: a clock, a carrier that rings nobody, fixtures on real engines: docs/how-to/testing.md."""
+"""For tests of applications: a clock, a fake carrier, fixtures on real engines. See docs/how-to/testing.md."""

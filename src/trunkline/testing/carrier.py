@@ -1,4 +1,4 @@
-"""A carrier that rings nobody: the simulator in Twilio's dialect, with the settings that point a platform at it."""
+"""A fake carrier: the simulator in Twilio's dialect, with the settings that point a platform at it."""
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -10,8 +10,8 @@ from trunkline.telephony.simulator.ledger import Dial, DoubleDial
 class FakeCarrier:
     """`async with FakeCarrier() as carrier:` it listens on a free port of 127.0.0.1 until the block ends.
 
-    A simulated second lasts `time_scale` seconds. How a call goes depends on its number (docs/reference/simulator.md),
-    for other numbers on `behaviour` and `seed`.
+    A simulated second lasts `time_scale` seconds. The number decides the course of a call, for other numbers
+    `behaviour` and `seed` do: docs/reference/simulator.md.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class FakeCarrier:
 
     @property
     def dials(self) -> Sequence[Dial]:
-        """Every call that left for the network, in order. Nothing of the platform writes here."""
+        """Every dialled call, in order. No code of the platform writes here."""
         return tuple(self._simulator.ledger.dials)
 
     def double_dials(self) -> Sequence[DoubleDial]:
-        """Attempts that were dialled twice, and people who were rung twice at one time."""
+        """Attempts that were dialled twice, and people who were called twice at the same time."""
         return self._simulator.ledger.double_dials()
 
     async def __aenter__(self) -> "FakeCarrier":

@@ -1,10 +1,10 @@
-"""A clock for whatever takes a `trunkline.clock.Clock`."""
+"""A manual `trunkline.clock.Clock`."""
 
 from datetime import UTC, datetime, timedelta
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only by its methods."""
 
     def __init__(self, now: datetime = datetime(2025, 1, 1, tzinfo=UTC)):
         self._now = now

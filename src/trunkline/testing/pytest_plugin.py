@@ -1,6 +1,6 @@
 """Fixtures on real servers: one Postgres and one Valkey per session, a fresh database and prefix per test.
 
-With xdist each worker has servers of its own: they start in under a second, and share nothing. To have the fixtures:
+With xdist each worker has servers of its own: they start in under a second, and share nothing. To use the fixtures:
 `pytest_plugins = ["trunkline.testing.pytest_plugin"]` in the topmost conftest.py.
 """
 
@@ -47,7 +47,7 @@ def _engines(_background: "Background", tmp_path_factory: pytest.TempPathFactory
 
 
 def _quick_folder() -> Path | None:
-    """Each test has a database of its own, a thousand files: to make them takes 0.2 s on a disk, 0.02 s in memory."""
+    """Each test has a database of its own, a thousand files: creating them takes 0.2 s on a disk, 0.02 s in memory."""
     if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_FREE_MIN_BYTES:
         return None
     return Path(tempfile.mkdtemp(prefix="trunkline-tests-", dir=MEMORY))
@@ -64,14 +64,14 @@ def _databases(_background: "Background", _engines: "Engines") -> "Iterator[Data
 
 @pytest.fixture
 def database_url(_databases: "Databases") -> Iterator[str]:
-    """A database of this test alone, migrated."""
+    """A migrated database for this test alone."""
     with _databases.fresh(migrated=True) as url:
         yield url
 
 
 @pytest.fixture
 def empty_database_url(_databases: "Databases") -> Iterator[str]:
-    """A database of this test alone, with nothing in it."""
+    """An empty database for this test alone."""
     with _databases.fresh(migrated=False) as url:
         yield url
 
@@ -90,7 +90,7 @@ def key_prefix() -> str:
 
 @pytest.fixture
 def fake_carrier(_background: "Background") -> "Iterator[FakeCarrier]":
-    """A carrier that rings nobody, on the thread of the servers: a test without an event loop can have it too."""
+    """A fake carrier, on the thread of the servers, so that a test without an event loop can use it too."""
     from trunkline.testing.carrier import FakeCarrier
 
     with _background.opened(FakeCarrier()) as carrier:
@@ -99,7 +99,7 @@ def fake_carrier(_background: "Background") -> "Iterator[FakeCarrier]":
 
 @pytest.fixture
 def manual_clock() -> "ManualClock":
-    """A clock that moves only when told to."""
+    """A clock that moves only by its methods."""
     from trunkline.testing.clock import ManualClock
 
     return ManualClock()

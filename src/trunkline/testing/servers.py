@@ -1,6 +1,6 @@
 """The servers of one test session, for tests of any kind.
 
-They live on a thread with an event loop of its own: a test's loop comes and goes, and a plain test has none.
+They run on a thread with an event loop of its own: a test's loop ends with the test, and a plain test has none.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Background:
 
     @contextmanager
     def opened(self, resource: AbstractAsyncContextManager[T]) -> Iterator[T]:
-        """An async context manager, for those who cannot await."""
+        """An async context manager for synchronous code."""
         value = self.run(resource.__aenter__())
         try:
             yield value
@@ -59,7 +59,7 @@ class Databases:
 
     @contextmanager
     def fresh(self, *, migrated: bool) -> Iterator[str]:
-        """The URL of a database that nobody has used, and that is gone afterwards, whoever still uses it."""
+        """The URL of a new database, which is dropped afterwards, also with open connections."""
         if migrated:
             self._make_template()
         self._made += 1
@@ -81,7 +81,7 @@ class Databases:
 
         self._execute(f"CREATE DATABASE {MIGRATED}")
         self._background.run(migrate(self._url(MIGRATED)))
-        # A template cannot be copied while anybody is connected to it.
+        # A template cannot be copied while it has connections.
         self._execute(f"ALTER DATABASE {MIGRATED} ALLOW_CONNECTIONS false")
         self._has_template = True
 

@@ -1,6 +1,6 @@
-"""Accounts at carriers. To tenants there are none; and nobody, once it is written, sees a secret again.
+"""Accounts at carriers. Tenants cannot see them; and a secret, once written, is never shown again.
 
-The account `default` of each carrier may also come from the environment; one of the same name here takes its place.
+The account `default` of each carrier may also come from the environment; one of the same name here replaces it.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import ApiError, conflict, invalid, not_found
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, created, found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, created, require_found
 from trunkline.api.ownership import record
 from trunkline.api.paging import FIRST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
@@ -42,7 +42,7 @@ BaseUrl = Annotated[
 _CREDENTIALS = "By the carrier's own names; docs/reference/carriers.md lists them. Written, never read again."
 _PACE = "Calls it may start per second. Left out, nothing but the carrier slows it."
 _STATUS = "A disabled account is not used: its numbers do not dial, its webhooks are refused."
-# When one of these changes, the one before it is honoured in webhooks until the next change.
+# When one of these changes, webhooks signed with the previous one are accepted until the next change.
 _PREVIOUS = {"auth_token": "previous_auth_token", "webhook_secret": "previous_webhook_secret"}
 
 
@@ -100,7 +100,7 @@ class AccountOut(Out):
 
 
 class AccountUrls(Out):
-    """They prove themselves: keep them between yourself and the carrier."""
+    """They are signed: share them with the carrier only."""
 
     inbound: str = Field(description="Asked what to do with a call that comes in.")
     status: str = Field(description="Told when a call that came in is over.")
@@ -117,13 +117,13 @@ class AccountQuery(PageQuery):
 async def create_account(body: AccountIn, who: AdminKey, api: Deps) -> AccountOut:
     """Needs a key of the platform with the scope `admin`. It is in use everywhere within seconds."""
     require_platform(who, "add accounts")
-    desk = _desk(api)
-    credentials = _checked(desk, body.carrier, body.name, body.credentials, body.base_url)
+    service = _service(api)
+    credentials = _checked(service, body.carrier, body.name, body.credentials, body.base_url)
     new = NewAccount(
         id=new_id(),
         carrier=body.carrier,
         name=body.name,
-        credentials=desk.vault.seal(body.carrier, body.name, credentials),
+        credentials=service.vault.seal(body.carrier, body.name, credentials),
         base_url=body.base_url,
         starts_per_s=body.starts_per_s,
         status=body.status,
@@ -131,8 +131,8 @@ async def create_account(body: AccountIn, who: AdminKey, api: Deps) -> AccountOu
     async with api.store.writing() as tx:
         account = created(await accounts.insert(tx, new), f"The {body.carrier} account", body.name)
         await record(tx, who, "account.created", account.id, PLATFORM, carrier=body.carrier, name=body.name)
-    await desk.refresh()
-    return _shown(desk, account)
+    await service.refresh()
+    return _shown(service, account)
 
 
 @router.get("", response_model=PageOut[AccountOut], responses=READ_ERRORS, summary="List accounts")
@@ -146,14 +146,14 @@ async def list_accounts(query: Annotated[AccountQuery, Query()], who: ReadKey, a
         rows = await accounts.list_accounts(
             connection, carrier=query.carrier, after=after, limit=cursors.fetch_limit
         )
-    return cursors.page([_shown(_desk(api), row) for row in rows], lambda account: account.id)
+    return cursors.page([_shown(_service(api), row) for row in rows], lambda account: account.id)
 
 
 @router.get("/{account_id}", response_model=AccountOut, responses=READ_ERRORS, summary="Get an account")
 async def get_account(account_id: UUID, who: ReadKey, api: Deps) -> AccountOut:
     _require_sight(who)
     async with api.store.reading() as connection:
-        return _shown(_desk(api), found(await accounts.get(connection, account_id), "account"))
+        return _shown(_service(api), require_found(await accounts.get(connection, account_id), "account"))
 
 
 @router.get(
@@ -163,42 +163,42 @@ async def get_account(account_id: UUID, who: ReadKey, api: Deps) -> AccountOut:
     summary="Get what to enter at the carrier",
 )
 async def get_account_urls(account_id: UUID, who: AdminKey, api: Deps) -> AccountUrls:
-    """The URLs by which calls that come in find us. Their signatures hold for this account alone."""
+    """The URLs for inbound calls. Their signatures are valid for this account only."""
     _require_sight(who)
     async with api.store.reading() as connection:
-        account = found(await accounts.get(connection, account_id), "account")
-    desk = _desk(api)
-    await desk.refresh()
+        account = require_found(await accounts.get(connection, account_id), "account")
+    service = _service(api)
+    await service.refresh()
     try:
-        return AccountUrls.model_validate(desk.urls(account.carrier, account.name))
+        return AccountUrls.model_validate(service.urls(account.carrier, account.name))
     except CarrierConfigError as error:
         raise conflict("account_not_usable", f"{error}.") from None
 
 
 @router.patch("/{account_id}", response_model=AccountOut, responses=WRITE_ERRORS, summary="Change an account")
 async def update_account(account_id: UUID, body: AccountPatch, who: AdminKey, api: Deps) -> AccountOut:
-    """What is left out stays as it is. A token that is replaced is honoured in webhooks until the next change."""
+    """Omitted fields do not change. Webhooks signed with a replaced token are accepted until the next change."""
     _require_sight(who)
-    desk = _desk(api)
+    service = _service(api)
     async with api.store.writing() as tx:
-        before = found(await accounts.lock(tx, account_id), "account")
+        before = require_found(await accounts.lock(tx, account_id), "account")
         change = AccountChange(
-            credentials=_merged(desk, before, body),
+            credentials=_merged(service, before, body),
             set_base_url="base_url" in body.model_fields_set,
             base_url=body.base_url,
             set_starts_per_s="starts_per_s" in body.model_fields_set,
             starts_per_s=body.starts_per_s,
             status=body.status,
         )
-        account = found(await accounts.update(tx, account_id, change), "account")
+        account = require_found(await accounts.update(tx, account_id, change), "account")
         if change.credentials is not None or change.set_base_url:
             over = await cooldowns.renew_account(tx, (account.carrier, account.name), known_in_s=KNOWN_IN_S)
             for subject in over:
                 await clear_alarm(tx, ALARM, alarm_subject(subject), "account changed")
         changed = sorted({*body.model_fields_set - {"credentials"}, *(body.credentials or {})})
         await record(tx, who, "account.changed", account.id, PLATFORM, changed=changed)
-    await desk.refresh()
-    return _shown(desk, account)
+    await service.refresh()
+    return _shown(service, account)
 
 
 @router.delete("/{account_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove an account")
@@ -206,11 +206,11 @@ async def delete_account(account_id: UUID, who: AdminKey, api: Deps) -> None:
     """Refused while a number dials with it."""
     _require_sight(who)
     async with api.store.writing() as tx:
-        account = found(await accounts.lock(tx, account_id), "account")
+        account = require_found(await accounts.lock(tx, account_id), "account")
         if not await accounts.remove(tx, account_id):
             raise conflict("in_use", "Numbers dial with this account. Give them another one first.")
         await record(tx, who, "account.removed", account.id, PLATFORM)
-    await _desk(api).refresh()
+    await _service(api).refresh()
 
 
 def _require_sight(who: Principal) -> None:
@@ -218,7 +218,7 @@ def _require_sight(who: Principal) -> None:
         raise not_found("account")
 
 
-def _desk(api: Api) -> AccountService:
+def _service(api: Api) -> AccountService:
     if api.deps.accounts is None:
         raise ApiError(
             503, "accounts_unavailable", "This process has no accounts. Ask one with the role api."
@@ -226,10 +226,10 @@ def _desk(api: Api) -> AccountService:
     return api.deps.accounts
 
 
-def _merged(desk: AccountService, before: StoredAccount, body: AccountPatch) -> bytes | None:
+def _merged(service: AccountService, before: StoredAccount, body: AccountPatch) -> bytes | None:
     if body.credentials is None:
         return None
-    known = desk.credentials(before)
+    known = service.credentials(before)
     old = {} if isinstance(known, Unopenable) else known
     merged = {**old, **body.credentials}
     for current, previous in _PREVIOUS.items():
@@ -240,14 +240,14 @@ def _merged(desk: AccountService, before: StoredAccount, body: AccountPatch) -> 
         if is_replaced and previous in NEEDS[before.carrier].names and previous not in body.credentials:
             merged[previous] = old[current]
     base_url = body.base_url if "base_url" in body.model_fields_set else before.base_url
-    checked = _checked(desk, before.carrier, before.name, merged, base_url)
-    return desk.vault.seal(before.carrier, before.name, checked)
+    checked = _checked(service, before.carrier, before.name, merged, base_url)
+    return service.vault.seal(before.carrier, before.name, checked)
 
 
 def _checked(
-    desk: AccountService, carrier: str, name: str, credentials: Mapping[str, str], base_url: str | None
+    service: AccountService, carrier: str, name: str, credentials: Mapping[str, str], base_url: str | None
 ) -> dict[str, str]:
-    """What is given and known, or every name that is not."""
+    """The credentials, or an error for every unknown name."""
     kept = {key: value for key, value in credentials.items() if value}
     needs = NEEDS[carrier]
     problems = [
@@ -260,14 +260,14 @@ def _checked(
     problems += [FieldProblem(f"credentials.{key}", "Needed.") for key in needs.required if key not in kept]
     if problems:
         raise invalid(*problems)
-    problem = desk.problem(carrier, name, kept, base_url)
+    problem = service.problem(carrier, name, kept, base_url)
     if problem:
         raise invalid(FieldProblem("credentials", problem))
     return kept
 
 
-def _shown(desk: AccountService, account: StoredAccount) -> AccountOut:
-    opened = desk.credentials(account)
+def _shown(service: AccountService, account: StoredAccount) -> AccountOut:
+    opened = service.credentials(account)
     known = {} if isinstance(opened, Unopenable) else opened
     shown = NEEDS[account.carrier].shown if account.carrier in NEEDS else ()
     return AccountOut(

@@ -1,4 +1,4 @@
-"""Alarms: what is wrong now, and what was."""
+"""Alarms: open and past ones."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Deps
 from trunkline.api.errors import conflict
-from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, require_found
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.routes.controls import Reason
 from trunkline.control.alarms import DEFINITIONS, Severity
@@ -25,14 +25,14 @@ class AlarmOut(Out):
     id: UUID
     name: str
     subject: str = Field(
-        description="Which of several: a carrier, a role, a type of job. Empty if there is one."
+        description="What the alarm is about: a carrier, a role, a type of job. Empty if there is only one."
     )
     severity: Severity
     meaning: str
     action: str = Field(description="What to do.")
     detail: dict[str, Any]
     raised_at: datetime
-    seen_at: datetime = Field(description="When it was last said to be so.")
+    seen_at: datetime = Field(description="When it was last raised or measured.")
     cleared_at: datetime | None
     cleared_by: str | None
     reseller_id: str | None
@@ -53,7 +53,7 @@ class ClearIn(Body):
 
 @router.get("", response_model=PageOut[AlarmOut], responses=READ_ERRORS, summary="List alarms")
 async def list_alarms(query: Annotated[AlarmQuery, Query()], who: ReadKey, api: Deps) -> Page[AlarmOut]:
-    """Newest first. A tenant's key sees those that concern the tenant alone."""
+    """Newest first. A tenant's key sees only the tenant's own."""
     cursors = Cursors("alarms", who, query)
     before = cursors.start_id(LAST_ID)
     is_open = {"open": True, "cleared": False, "all": None}[query.state]
@@ -72,9 +72,9 @@ async def list_alarms(query: Annotated[AlarmQuery, Query()], who: ReadKey, api: 
     "/{alarm_id}/clear", response_model=AlarmOut, responses=WRITE_ERRORS, summary="Clear an alarm by hand"
 )
 async def clear_alarm(alarm_id: UUID, body: ClearIn, who: AdminKey, api: Deps) -> AlarmOut:
-    """One that is measured comes back if its cause is still there. Needs a key of the platform."""
+    """A measured alarm is raised again if its cause persists. Needs a key of the platform."""
     async with api.store.writing() as tx:
-        alarm = found(await alarms.get(tx, who.tenant, alarm_id), "alarm")
+        alarm = require_found(await alarms.get(tx, who.tenant, alarm_id), "alarm")
         require_platform(who, "clear alarms")
         cleared = await alarms.clear_by_id(tx, alarm_id, who.actor)
         if cleared is None:

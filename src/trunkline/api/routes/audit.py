@@ -16,7 +16,7 @@ from trunkline.store.audit import AuditFilter, AuditLine
 
 router = APIRouter(prefix=f"{API_ROOT}/audit", tags=["control"])
 
-# Beyond every line there is: ids are bigints.
+# Higher than every id: ids are bigints.
 LAST_LINE = 2**63 - 1
 Action = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}(\.[a-z_]{1,40})?$")]
 
@@ -45,7 +45,7 @@ class AuditQuery(PageQuery):
 
 @router.get("", response_model=PageOut[AuditOut], responses=READ_ERRORS, summary="Read the audit log")
 async def list_audit(query: Annotated[AuditQuery, Query()], who: ReadKey, api: Deps) -> Page[AuditLine]:
-    """Newest first: what was done to your tenant and to everybody below it. Filters are joined by "and"."""
+    """Newest first: changes to your tenant and to all tenants below it. Filters are joined by "and"."""
     cursors = Cursors("audit", who, query)
     before = cursors.start_number(LAST_LINE)
     wanted = AuditFilter(query.actor, query.action, query.subject, query.since, query.until)

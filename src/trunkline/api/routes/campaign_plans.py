@@ -1,4 +1,4 @@
-"""Dry runs: what a campaign would do, without calling anybody and without writing anything."""
+"""Dry runs: simulates a campaign, without calls and without writes."""
 
 import asyncio
 from collections.abc import Iterable
@@ -100,8 +100,8 @@ class PlanOut(BaseModel):
 async def plan_campaign(
     request: Request, query: Annotated[PlanQuery, Query()], who: LeadsKey, api: Deps
 ) -> dict[str, Any]:
-    """Simulated time over policy, clock changes, holidays, channels and pace. The rows are as in an upload; nothing of
-    them is kept. Do-not-call lists, pre-checks and other campaigns are not looked at."""
+    """Simulates policy, clock changes, holidays, channels and pace. The rows are as in an upload, and are not stored.
+    Do-not-call lists, pre-checks and other campaigns are not considered."""
     kind, now = kind_of(request), api.deps.clock.now()
     settings, columns = _settings(query.settings, now), parse_mapping(query.map, "payload")
     if isinstance(columns, str):
@@ -110,7 +110,7 @@ async def plan_campaign(
     body = await request.body()
     left = Columns() if kind == "text/csv" else columns
     try:
-        # A hundred thousand rows are a second of our own CPU: not on the event loop.
+        # 100,000 rows take a second of CPU: not on the event loop.
         async with api.uploads:
             return await asyncio.to_thread(_made, (body,), kind, columns, left, settings, policy, now)
     except BrokenUpload as error:
@@ -133,15 +133,15 @@ def _settings(text: str, now: datetime) -> PlanSettings:
     try:
         settings = PlanSettings.model_validate_json(text)
     except ValidationError as error:
-        told = [(".".join(("settings", *map(str, each["loc"]))), each["msg"]) for each in error.errors()]
-        raise invalid(*(FieldProblem(name[:100], problem) for name, problem in told)) from None
+        problems = [(".".join(("settings", *map(str, each["loc"]))), each["msg"]) for each in error.errors()]
+        raise invalid(*(FieldProblem(name[:100], problem) for name, problem in problems)) from None
     if wrong := settings.problems(now):
         raise invalid(*(FieldProblem(f"settings.{each.field}", each.error) for each in wrong))
     return settings
 
 
 async def _policy(api: Api, who: Principal, merchant_id: str | None, own: CallingPolicy) -> Effective:
-    """With the layers above, where a merchant is known."""
+    """With the layers above, if a merchant is named."""
     merchant_id = merchant_id or who.tenant.merchant_id
     if merchant_id is None:
         return resolve(campaign=own)

@@ -1,4 +1,4 @@
-"""How far a campaign is, and when it may be done."""
+"""The progress of a campaign, and its estimated end."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from trunkline.api.abandonment import CampaignSharesOut, campaign_shares
 from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Deps
-from trunkline.api.models import READ_ERRORS, found
+from trunkline.api.models import READ_ERRORS, require_found
 from trunkline.campaigns import estimate
 from trunkline.campaigns.lifecycle import Status
 from trunkline.leads import ingest
@@ -53,9 +53,9 @@ class CampaignProgressOut(BaseModel):
     summary="How far is a campaign?",
 )
 async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignProgressOut:
-    """As its leads are now, from counts that are kept with every change of them."""
+    """From counts that are maintained with every change of its leads."""
     async with api.store.reading() as connection:
-        campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
+        campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
         tallies = await campaigns.progress(connection, campaign)
         policy = ingest.effective(*await campaigns.layers(connection, campaign))
         rules = await _rules(connection, campaign, policy) if campaign.status == "RUNNING" else ()
@@ -64,9 +64,9 @@ async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignPr
 
 
 async def _rules(connection: Connection, campaign: Campaign, policy: Effective) -> tuple[WindowRule, ...]:
-    """The windows of somebody whom it has yet to call, for all of them."""
-    somebody = await campaigns.sample(connection, campaign)
-    return () if somebody is None else policy.rules_of(*somebody)
+    """The windows of one lead that is still to be called, taken for all of them."""
+    sample = await campaigns.sample(connection, campaign)
+    return () if sample is None else policy.rules_of(*sample)
 
 
 async def _shares(connection: Connection, campaign: Campaign, policy: Effective) -> CampaignSharesOut:

@@ -1,4 +1,4 @@
-"""The leads of a campaign, from a file: CSV, JSON lines or a JSON array, whatever its columns are called."""
+"""Uploads leads of a campaign from a file: CSV, JSON lines or a JSON array, with any names of columns."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from trunkline.api.auth import API_ROOT, LeadsKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import conflict, invalid
-from trunkline.api.models import WRITE_ERRORS, found
+from trunkline.api.models import WRITE_ERRORS, require_found
 from trunkline.api.ownership import record
 from trunkline.api.routes.leads import schedule_best_effort
 from trunkline.api.routes.leads_bulk import (
@@ -105,14 +105,15 @@ async def upload_leads(
     who: LeadsKey,
     api: Deps,
 ) -> StreamingResponse:
-    """Up to 2,000,000 rows. Nothing is taken in before the whole file has arrived and can be read; then a refused row
-    costs no other row, unless `atomic` was asked for. Who is in the campaign already is `existing`. Safe to repeat."""
+    """Up to 2,000,000 rows. No row is accepted before the whole file has arrived and can be read; then a refused row
+    does not affect the others, unless `atomic` is set. A lead that is in the campaign already is `existing`.
+    Idempotent."""
     columns = parse_mapping(query.map, query.others)
     if isinstance(columns, str):
         raise invalid(FieldProblem("map", columns))
     kind = kind_of(request)
     async with api.store.reading() as connection:
-        campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
+        campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
         if campaign.status in ("STOPPING", "STOPPED"):
             raise conflict("wrong_status", f"This campaign is {campaign.status}: it takes no more leads.")
         key = AdmissionKey(campaign.merchant_id, campaign.pool_id, campaign.id)
@@ -166,5 +167,5 @@ def _reader(kind: str, columns: Columns) -> Rows:
 
 
 def _left(kind: str, columns: Columns) -> Columns:
-    """What is left to be named: the header of a CSV has been mapped by its reader."""
+    """The columns that are still to be mapped: the reader has mapped the header of a CSV."""
     return Columns() if kind == "text/csv" else columns

@@ -1,4 +1,4 @@
-"""Campaigns: many leads under one policy, from the first draft to the last result."""
+"""Campaigns: many leads under one policy, from the draft to the results."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from trunkline.api.auth import API_ROOT, LeadsKey, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import conflict, invalid, unknown
-from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, require_found
 from trunkline.api.ownership import record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
@@ -77,7 +77,7 @@ class CampaignQuery(PageQuery):
 
 
 class CampaignChange(Body):
-    """What is left out stays as it is. `policy` is replaced as a whole."""
+    """Omitted fields do not change. `policy` is replaced as a whole."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"priority": 10, "ends_at": "2030-06-15T00:00:00Z"}]}
@@ -127,7 +127,7 @@ class CampaignStopIn(Body):
 async def create_campaign(
     body: CampaignRequest, who: LeadsKey, api: Deps, response: Response
 ) -> CampaignWithPolicyOut:
-    """A draft: upload its leads, then start it. With a `request_id` it is safe to repeat."""
+    """A draft: upload its leads, then start it. Idempotent with a `request_id`."""
     merchant_id = body.merchant_id or who.tenant.merchant_id
     if merchant_id is None:
         raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
@@ -147,7 +147,7 @@ async def create_campaign(
 async def list_campaigns(
     query: Annotated[CampaignQuery, Query()], who: ReadKey, api: Deps
 ) -> Page[ListedCampaign]:
-    """Newest first, each with how far it is."""
+    """Newest first, each with its progress."""
     cursors = Cursors("campaigns", who, query)
     async with api.store.reading() as connection:
         rows = await campaigns.list_campaigns(
@@ -166,7 +166,7 @@ async def list_campaigns(
 )
 async def get_campaign(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignWithPolicyOut:
     async with api.store.reading() as connection:
-        campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
+        campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
         return await with_policy(connection, campaign)
 
 
@@ -179,8 +179,8 @@ async def get_campaign(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignWi
 async def change_campaign(
     campaign_id: UUID, body: CampaignChange, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
 ) -> CampaignWithPolicyOut:
-    """A draft, or while it is paused. Leads that wait are given a new pool, priority or number of attempts too, unless
-    their row named one of its own."""
+    """Only for a draft or a paused campaign. Waiting leads get a new pool, priority or number of attempts too, unless
+    their row named its own."""
     given = body.model_dump(include=body.model_fields_set - {"policy", "pool"})
     async with api.store.writing() as tx:
         campaign = await _locked(tx, who, campaign_id)
@@ -207,7 +207,7 @@ async def change_campaign(
     "/{campaign_id}/start", response_model=CampaignOut, responses=WRITE_ERRORS, summary="Start a campaign"
 )
 async def start_campaign(campaign_id: UUID, body: RunIn, who: LeadsKey, api: Deps) -> Campaign:
-    """Its leads are called from now on, or from `starts_at` on. Safe to repeat."""
+    """Its leads are called from now on, or from `starts_at` on. Idempotent."""
     return await _run(api, who, campaign_id, "start", body.ramp_s)
 
 
@@ -215,7 +215,7 @@ async def start_campaign(campaign_id: UUID, body: RunIn, who: LeadsKey, api: Dep
     "/{campaign_id}/resume", response_model=CampaignOut, responses=WRITE_ERRORS, summary="Resume a campaign"
 )
 async def resume_campaign(campaign_id: UUID, body: RunIn, who: LeadsKey, api: Deps) -> Campaign:
-    """After a pause. Safe to repeat."""
+    """After a pause. Idempotent."""
     return await _run(api, who, campaign_id, "resume", body.ramp_s)
 
 
@@ -223,7 +223,7 @@ async def resume_campaign(campaign_id: UUID, body: RunIn, who: LeadsKey, api: De
     "/{campaign_id}/pause", response_model=CampaignOut, responses=WRITE_ERRORS, summary="Pause a campaign"
 )
 async def pause_campaign(campaign_id: UUID, body: PauseIn, who: LeadsKey, api: Deps) -> Campaign:
-    """Within a second nobody new is called; whoever is being called goes on talking. Safe to repeat."""
+    """Within a second no new call is started; live calls go on. Idempotent."""
     async with api.store.writing() as tx:
         campaign = await _locked(tx, who, campaign_id)
         if not _is_to_do(campaign, "pause"):
@@ -240,8 +240,8 @@ async def pause_campaign(campaign_id: UUID, body: PauseIn, who: LeadsKey, api: D
     summary="Stop a campaign for good",
 )
 async def stop_campaign(campaign_id: UUID, body: CampaignStopIn, who: LeadsKey, api: Deps) -> Campaign:
-    """Nobody new is called. Whoever waits is ended within seconds as ABORTED; calls that are going on go on, or are
-    cut short if `hang_up` asks for it. Safe to repeat."""
+    """No new call is started. Waiting leads end within seconds as ABORTED; live calls go on, or are hung up with
+    `hang_up`. Idempotent."""
     async with api.store.writing() as tx:
         campaign = await _locked(tx, who, campaign_id)
         if not _is_to_do(campaign, "stop"):
@@ -265,9 +265,9 @@ async def stop_campaign(campaign_id: UUID, body: CampaignStopIn, who: LeadsKey, 
     summary="The results of a campaign as CSV",
 )
 async def get_results(campaign_id: UUID, who: ReadKey, api: Deps) -> StreamingResponse:
-    """A line for each lead, newest first, written as it is read: a page of leads in memory, whatever its length."""
+    """A line for each lead, newest first, streamed: only a page of leads is in memory, whatever the length."""
     async with api.store.reading() as connection:
-        campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
+        campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
     headers = {"Content-Disposition": f'attachment; filename="campaign-{campaign_id}.csv"'}
     return StreamingResponse(_results(api, campaign), media_type="text/csv", headers=headers)
 
@@ -310,7 +310,7 @@ async def _run(api: Api, who: Principal, campaign_id: UUID, act: Action, ramp_s:
 
 
 def _is_to_do(campaign: Campaign, act: Action) -> bool:
-    """False: it was done before."""
+    """False: the campaign is in that state already."""
     if campaign.status in FROM[act]:
         return True
     if campaign.status in DONE[act]:
@@ -319,7 +319,7 @@ def _is_to_do(campaign: Campaign, act: Action) -> bool:
 
 
 async def _locked(tx: Connection, who: Principal, campaign_id: UUID) -> Campaign:
-    return found(await campaigns.lock(tx, who.tenant, campaign_id), "campaign")
+    return require_found(await campaigns.lock(tx, who.tenant, campaign_id), "campaign")
 
 
 async def _prepared(tx: Connection, who: Principal, body: CampaignRequest, merchant_id: str) -> NewCampaign:
@@ -336,7 +336,7 @@ async def _prepared(tx: Connection, who: Principal, body: CampaignRequest, merch
 
 async def _sent_before(tx: Connection, new: NewCampaign) -> Campaign:
     assert new.request_id is not None, "only a request_id is taken twice"
-    campaign = found(await campaigns.by_request(tx, new.merchant_id, new.request_id), "campaign")
+    campaign = require_found(await campaigns.by_request(tx, new.merchant_id, new.request_id), "campaign")
     if campaign.request_hash != new.request_hash:
         raise conflict(
             "request_id_reused", "This request_id was used before with other content. Choose another one."

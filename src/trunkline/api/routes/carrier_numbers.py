@@ -1,4 +1,4 @@
-"""The numbers of an account, as its carrier lists them: what can be imported, and whether its credentials fit."""
+"""The numbers of an account in its carrier's list, for an import. Also checks the credentials."""
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -41,7 +41,7 @@ class CarrierNumbers(BaseModel):
     summary="Ask a carrier for an account's numbers",
 )
 async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> CarrierNumbers:
-    """Asks the carrier itself, so it also tells whether the credentials are right. For a key of the platform."""
+    """Queries the carrier itself, so it also checks the credentials. For a key of the platform."""
     require_platform(who, "ask carriers")
     if api.deps.accounts is None:
         raise ApiError(
@@ -58,8 +58,8 @@ async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> Carri
     return CarrierNumbers(carrier=body.carrier, account=body.account, numbers=numbers)
 
 
-def _unavailable(carrier: str, found: NumbersUnavailable) -> ApiError:
-    if found.is_unauthorized:
-        message = f"{carrier} does not know these credentials ({found.reason}). Enter them again."
+def _unavailable(carrier: str, unavailable: NumbersUnavailable) -> ApiError:
+    if unavailable.is_unauthorized:
+        message = f"{carrier} does not know these credentials ({unavailable.reason}). Enter them again."
         return ApiError(502, "carrier_refused", message)
-    return ApiError(502, "carrier_unavailable", f"{carrier} did not answer: {found.reason}.")
+    return ApiError(502, "carrier_unavailable", f"{carrier} did not answer: {unavailable.reason}.")

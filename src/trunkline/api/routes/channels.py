@@ -1,4 +1,4 @@
-"""The channels of a number, one by one: who holds each, and since when."""
+"""The channels of a number, one by one: which call holds each, and since when."""
 
 from datetime import datetime
 from uuid import UUID
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Deps
-from trunkline.api.models import READ_ERRORS, Out, found
+from trunkline.api.models import READ_ERRORS, Out, require_found
 from trunkline.states import AttemptState
 from trunkline.store import live, numbers
 from trunkline.store.tenants import PLATFORM
@@ -36,10 +36,10 @@ class ChannelsOut(Out):
     e164: str
     max_channels: int
     is_whole: bool = Field(
-        description="false: the number is shared with you, and only your own calls are told."
+        description="false: the number is shared with you, and only your own calls are shown."
     )
     holders: list[HolderOut] = Field(
-        description="By channel. A channel that is not here is free, or not told."
+        description="By channel. A channel that is missing is free, or not shown."
     )
 
 
@@ -51,7 +51,7 @@ class ChannelsOut(Out):
 )
 async def list_channels(number_id: UUID, who: ReadKey, api: Deps) -> ChannelsOut:
     async with api.store.reading() as connection:
-        number = found(await numbers.get(connection, who.tenant, number_id), "number")
+        number = require_found(await numbers.get(connection, who.tenant, number_id), "number")
         owns = who.tenant.owns(number.tenant)
         holders = await live.holders(connection, PLATFORM if owns else who.tenant, number_id)
     return ChannelsOut(

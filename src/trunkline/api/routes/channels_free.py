@@ -1,4 +1,4 @@
-"""Freeing, by a person's word, what the reconciler of channels did not dare to free."""
+"""Operator override: frees the channels that the channel reconciler refused to free."""
 
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field

@@ -1,7 +1,7 @@
-"""Controls: stopping a part of the platform or all of it, and letting it go on.
+"""Controls: stop the platform or a part of it, and lift the stop.
 
-A stop is set and lifted by one level (platform, reseller, merchant) and holds whatever the others do. It is in force in
-every process within a second.
+One level (platform, reseller, merchant) sets and lifts a stop, independently of the others. It is in force in every
+process within a second.
 """
 
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ class StopOut(Out):
 
 
 class SubjectOut(Out):
-    """What holds for one subject, all levels taken together."""
+    """The state of one subject, over all levels."""
 
     scope: Scope
     subject: str
@@ -102,7 +102,7 @@ SetBy = Annotated[
 
 @router.get("", response_model=PageOut[StopOut], responses=READ_ERRORS, summary="List what is stopped")
 async def list_controls(query: Annotated[ControlQuery, Query()], who: ReadKey, api: Deps) -> Page[StopOut]:
-    """Everything that stops you or somebody below you, or is still growing back."""
+    """All stops of your tenant and of those below it, including those that are ramping up."""
     cursors = Cursors("controls", who, query)
     after = cursors.start_key("")
     async with api.store.reading() as connection:
@@ -124,7 +124,7 @@ async def get_kill_switch(who: ReadKey, api: Deps) -> SubjectOut:
     "/kill-switch", response_model=SubjectOut, responses=WRITE_ERRORS, summary="Turn the kill switch on"
 )
 async def set_kill_switch(body: StopIn, who: AdminKey, api: Deps) -> SubjectOut:
-    """Nothing is granted and nothing is sent. Calls that are live go on. Needs a key of the platform."""
+    """No call is granted and none is sent. Live calls go on. Needs a key of the platform."""
     require_platform(who, "turn the kill switch")
     return await _stop(api, who, KILL_SWITCH, body)
 
@@ -148,7 +148,7 @@ async def get_promoter(who: ReadKey, api: Deps) -> SubjectOut:
 
 @router.put("/promoter", response_model=SubjectOut, responses=WRITE_ERRORS, summary="Pause the promoter")
 async def set_promoter(body: StopIn, who: AdminKey, api: Deps) -> SubjectOut:
-    """Nothing new is granted; what was granted is still sent. Needs a key of the platform."""
+    """No new call is granted; granted ones are still sent. Needs a key of the platform."""
     require_platform(who, "pause the promoter")
     return await _stop(api, who, PROMOTER, body)
 
@@ -168,17 +168,17 @@ async def lift_promoter(
 )
 async def get_control(scope: Named, subject: Subject, who: ReadKey, api: Deps) -> SubjectOut:
     async with api.store.reading() as connection:
-        found = await find_subject(connection, who, scope, subject, api.deps.carriers)
-    return await _get(api, who, found)
+        target = await find_subject(connection, who, scope, subject, api.deps.carriers)
+    return await _get(api, who, target)
 
 
 @router.put("/{scope}/{subject}", response_model=SubjectOut, responses=WRITE_ERRORS, summary="Stop this")
 async def set_control(scope: Named, subject: Subject, body: StopIn, who: AdminKey, api: Deps) -> SubjectOut:
-    """No call of it is started. Calls that are live go on. Sent again, it changes the reason and the end."""
+    """No call of it is started. Live calls go on. A second request changes the reason and the end."""
     async with api.store.reading() as connection:
-        found = await find_subject(connection, who, scope, subject, api.deps.carriers)
-    require_owner(who, found.owner, scope)
-    return await _stop(api, who, found, body)
+        target = await find_subject(connection, who, scope, subject, api.deps.carriers)
+    require_owner(who, target.owner, scope)
+    return await _stop(api, who, target, body)
 
 
 @router.delete(
@@ -193,11 +193,11 @@ async def lift_control(
     ramp_s: Ramp = RAMP_DEFAULT_S,
     set_by: SetBy = None,
 ) -> SubjectOut:
-    """Lifts the stop of your own level; the answer says whether another one still holds."""
+    """Lifts the stop of your own level; the response shows whether another one is still in force."""
     async with api.store.reading() as connection:
-        found = await find_subject(connection, who, scope, subject, api.deps.carriers)
-    require_owner(who, found.owner, scope)
-    return await _lift(api, who, found, reason, ramp_s, set_by or Level.of(who.tenant))
+        target = await find_subject(connection, who, scope, subject, api.deps.carriers)
+    require_owner(who, target.owner, scope)
+    return await _lift(api, who, target, reason, ramp_s, set_by or Level.of(who.tenant))
 
 
 async def _get(api: Api, who: Principal, what: ControlSubject) -> SubjectOut:
@@ -252,7 +252,7 @@ async def _lift(
 
 
 async def _require_settled(tx: Connection) -> None:
-    """After a restore the kill switch stays on until nobody would be called again, and no end is set for it either."""
+    """After a restore the kill switch stays on until the restore is settled, and cannot get an end before."""
     unsettled = await restores.unsettled(tx)
     if unsettled is not None:
         raise conflict(
@@ -268,7 +268,7 @@ async def _audit(tx: Connection, who: Principal, action: str, what: ControlSubje
         actor=who.actor,
         action=action,
         subject=f"{what.scope} {what.subject}".strip(),
-        # Those below may read what they did themselves: the reason of somebody above may speak of others.
+        # Tenants below may read their own reasons only: a reason of a level above may be about other tenants.
         tenant=who.tenant,
         reason=control.reason,
         details={
@@ -292,7 +292,7 @@ def _together(what: ControlSubject, who: Principal, in_force: Sequence[Control])
 
 
 def _shown(control: Control, who: Principal) -> StopOut:
-    """Those below may know that they are stopped, not why the one above did it: it may speak of others."""
+    """Tenants below see the stop, but not the reason of a level above: it may be about other tenants."""
     may_know = Level.of(who.tenant).is_over(control.set_by)
     phase = control.phase(control.seen_at)
     return StopOut(

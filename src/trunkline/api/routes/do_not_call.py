@@ -1,4 +1,4 @@
-"""Do-not-call lists: of a merchant, of a reseller for all its merchants, of the platform for everybody."""
+"""Do-not-call lists: of a merchant, of a reseller for all its merchants, of the platform for all tenants."""
 
 from datetime import datetime
 from typing import Annotated
@@ -19,7 +19,7 @@ from trunkline.api.models import (
     Body,
     Name,
     Owned,
-    found,
+    require_found,
 )
 from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
@@ -111,7 +111,7 @@ async def add_entry(body: EntryIn, who: LeadsKey, api: Deps, response: Response)
     summary="Put many phones on a do-not-call list",
 )
 async def add_entries(body: EntriesIn, who: LeadsKey, api: Deps) -> EntriesOut:
-    """One bad row does not keep the others off the list. Sending the same rows again changes nothing."""
+    """A bad row does not affect the others. Idempotent."""
     parsed = [phones.to_e164(text, None) for text in body.phones]
     good = list(dict.fromkeys(phone for phone in parsed if isinstance(phone, str)))
     refused = [
@@ -146,13 +146,13 @@ async def list_entries(
 @router.get("/{entry_id}", response_model=EntryOut, responses=READ_ERRORS, summary="Get a do-not-call entry")
 async def get_entry(entry_id: UUID, who: ReadKey, api: Deps) -> DoNotCallEntry:
     async with api.store.reading() as connection:
-        return found(await do_not_call.get(connection, who.tenant, entry_id), "entry")
+        return require_found(await do_not_call.get(connection, who.tenant, entry_id), "entry")
 
 
 @router.delete("/{entry_id}", status_code=204, responses=DELETE_ERRORS, summary="Take a phone off a list")
 async def remove_entry(entry_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
-        entry = found(await do_not_call.get(tx, who.tenant, entry_id), "entry")
+        entry = require_found(await do_not_call.get(tx, who.tenant, entry_id), "entry")
         await do_not_call.remove(tx, entry_id)
         await record(tx, who, "do_not_call.removed", entry.id, entry.tenant)
 

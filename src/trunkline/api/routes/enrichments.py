@@ -1,4 +1,4 @@
-"""What was found out about calls after their end: transcripts, data, and recordings as files."""
+"""Enrichments of ended calls: transcripts, data, and recordings as files."""
 
 from datetime import datetime
 from pathlib import Path
@@ -14,9 +14,9 @@ from pydantic import Field
 from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import not_found
-from trunkline.api.models import READ_ERRORS, Out, found
+from trunkline.api.models import READ_ERRORS, Out, require_found
 from trunkline.api.principal import Principal
-from trunkline.api.routes.jobs import face_of
+from trunkline.api.routes.jobs import jobs_api
 from trunkline.store import call_reports, enrichments
 from trunkline.store.enrichments import EnrichmentView
 
@@ -24,7 +24,7 @@ router = APIRouter(prefix=f"{API_ROOT}/attempts", tags=["attempts"])
 
 ItemId = Annotated[str, PathParameter(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
-# How files of sound begin. What is none of them is not said to be one.
+# The first bytes of audio files. Other files get no audio content type.
 _SOUNDS = (
     (b"RIFF", "audio/wav"),
     (b"ID3", "audio/mpeg"),
@@ -58,8 +58,8 @@ class EnrichmentsOut(Out):
     summary="What was found out about a call",
 )
 async def list_enrichments(attempt_id: UUID, who: ReadKey, api: Deps) -> EnrichmentsOut:
-    """By the id of its attempt. Also of calls that came in, which have no lead."""
-    return EnrichmentsOut(items=told(api, await _of_call(api, who, attempt_id)))
+    """By the id of its attempt. Also of inbound calls, which have no lead."""
+    return EnrichmentsOut(items=shown(api, await _of_call(api, who, attempt_id)))
 
 
 @router.get(
@@ -69,7 +69,7 @@ async def list_enrichments(attempt_id: UUID, who: ReadKey, api: Deps) -> Enrichm
     summary="The recording of a call",
 )
 async def get_recording(attempt_id: UUID, item_id: ItemId, who: ReadKey, api: Deps) -> FileResponse:
-    """It lies where the worker wrote it, in the data folder that both must share."""
+    """From the data folder, which the worker that wrote the file and the API must share."""
     items = {each.item_id: each for each in await _of_call(api, who, attempt_id)}
     path = _file(api, items[item_id].recording_ref) if item_id in items else None
     if path is None:
@@ -77,7 +77,7 @@ async def get_recording(attempt_id: UUID, item_id: ItemId, who: ReadKey, api: De
     return FileResponse(path, media_type=_media_type(path), filename=path.name)
 
 
-def told(api: Api, items: list[EnrichmentView]) -> list[EnrichmentOut]:
+def shown(api: Api, items: list[EnrichmentView]) -> list[EnrichmentOut]:
     return [
         EnrichmentOut(
             item_id=each.item_id,
@@ -96,7 +96,7 @@ def told(api: Api, items: list[EnrichmentView]) -> list[EnrichmentOut]:
 
 async def _of_call(api: Api, who: Principal, attempt_id: UUID) -> list[EnrichmentView]:
     async with api.store.reading() as connection:
-        call = found(await call_reports.context(connection, attempt_id), "call")
+        call = require_found(await call_reports.context(connection, attempt_id), "call")
         if not who.tenant.owns(call.tenant):
             raise not_found("call")
         return await enrichments.for_attempt(connection, who.tenant, attempt_id)
@@ -109,11 +109,11 @@ def _url(api: Api, item: EnrichmentView) -> str | None:
 
 
 def _file(api: Api, ref: str | None) -> Path | None:
-    """Of the references that enrichers return, some are names of our files."""
+    """A reference may be the name of a file of the platform; others are external."""
     if ref is None or api.deps.jobs is None:
         return None
     try:
-        path = face_of(api).files.path(ref)
+        path = jobs_api(api).files.path(ref)
     except ValueError:
         return None
     return path if path.is_file() else None

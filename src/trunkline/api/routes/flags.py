@@ -1,4 +1,4 @@
-"""Feature flags: on or off for everybody, for a percentage, for those they name. They are the platform's."""
+"""Feature flags: on or off for all, for a percentage, for named tenants. Only the platform sees them."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ router = APIRouter(prefix=f"{API_ROOT}/flags", tags=["control"])
 
 NAMED_MAX = 10_000
 NEVER = datetime.min.replace(tzinfo=UTC)
-# In the preview, those with the most overdue leads.
+# How many merchants a preview lists: those with the most overdue leads.
 SHOWN_MAX = 100
 NAME = r"^[a-z][a-z0-9_]{0,62}$"
 FlagName = Annotated[str, Path(pattern=NAME, description="The name of the flag.")]
@@ -137,7 +137,7 @@ class EvaluationQuery(BaseModel):
 
 @router.get("", response_model=PageOut[FlagOut], responses=READ_ERRORS, summary="List flags")
 async def list_flags(query: Annotated[PageQuery, Query()], who: ReadKey, api: Deps) -> Page[FlagOut]:
-    """By name: those that somebody has set, and those that the code asks for. A tenant's key sees none."""
+    """By name: those that are set, and those that the code defines. A tenant's key sees none."""
     cursors = Cursors("flags", who, query)
     after = cursors.start_key("")
     if not who.tenant.is_platform:
@@ -155,8 +155,8 @@ async def list_flags(query: Annotated[PageQuery, Query()], who: ReadKey, api: De
 async def evaluate_flag(
     flag: AnyFlagName, query: Annotated[EvaluationQuery, Query()], who: ReadKey, api: Deps
 ) -> EvaluationOut:
-    """As the platform itself asks, a hosted flag service included, for a system that shares the work with it. The names
-    of the system before this one are understood. Needs a key of the platform."""
+    """Evaluates as the platform itself does, also with a hosted flag service, for a system that shares the work with
+    it. Accepts the names of the system before this one. Needs a key of the platform."""
     _require_platform(who)
     name, reseller_in_name = translate(flag)
     definition = DEFINITIONS.get(name)
@@ -181,7 +181,7 @@ async def evaluate_flag(
     "/{flag}/preview", response_model=PreviewOut, responses=WRITE_ERRORS, summary="Preview a change of a flag"
 )
 async def preview_flag(flag: AnyFlagName, body: PreviewIn, who: AdminKey, api: Deps) -> PreviewOut:
-    """What setting it so would do. Changes nothing. Needs a key of the platform."""
+    """The effects of setting the flag. Changes nothing. Needs a key of the platform."""
     _require_platform(who)
     name = _own_name(flag)
     _require_own(api)
@@ -202,10 +202,10 @@ async def preview_flag(flag: AnyFlagName, body: PreviewIn, who: AdminKey, api: D
 
 @router.put("/{flag}", response_model=FlagOut, responses=WRITE_ERRORS, summary="Set a flag")
 async def set_flag(flag: AnyFlagName, body: FlagIn, who: AdminKey, api: Deps) -> FlagOut:
-    """As a whole: what is left out is back at its default. In force within a second. Needs a key of the platform.
+    """Replaces the flag: omitted fields get their defaults. In force within a second. Needs a key of the platform.
 
-    Of two who change what both have read the second is refused (`version_changed`). Turning `event_dispatch` on takes
-    what is due from then on; what was due before is not called, unless `take_overdue` says so.
+    Of two concurrent changes of one version the second is refused (`version_changed`). Turning `event_dispatch` on
+    applies to leads that are due from then on; leads that were due before are not called, unless `take_overdue` is set.
     """
     _require_platform(who)
     name = _own_name(flag)
@@ -225,7 +225,7 @@ async def set_flag(flag: AnyFlagName, body: FlagIn, who: AdminKey, api: Deps) ->
             reason=body.reason,
             by=who.actor,
         )
-        details = body.model_dump(mode="json", exclude={"reason", "version"}) | _told(foreseen)
+        details = body.model_dump(mode="json", exclude={"reason", "version"}) | _audit_details(foreseen)
         await _record(tx, who, "flag.set", name, body.reason, details)
     return _shown(api, name, {name: stored})
 
@@ -249,19 +249,19 @@ async def delete_flag(
         foreseen = await _foreseen(tx, flag, before, None)
         await _cut_over(tx, foreseen, query.take_overdue)
         await flags.delete_flag(tx, flag)
-        details = {"take_overdue": query.take_overdue} | _told(foreseen)
+        details = {"take_overdue": query.take_overdue} | _audit_details(foreseen)
         await _record(tx, who, "flag.unset", flag, reason, details)
     return _shown(api, flag, {})
 
 
 def _require_platform(who: Principal) -> None:
-    """To a tenant there are no flags."""
+    """Flags do not exist for a tenant."""
     if not who.tenant.is_platform:
         raise not_found("object")
 
 
 def _own_name(name: str) -> str:
-    """Set under an old or a misspelt name, a flag would decide nothing, and seem to."""
+    """A flag set under an old or a misspelt name would have no effect, and seem to."""
     own, reseller_id = translate(name)
     if reseller_id is not None:
         raise invalid(
@@ -299,7 +299,7 @@ def _require_version(before: Flag | None, version: int | None) -> None:
 
 
 def _ruled(name: str, rule: FlagRule) -> Flag:
-    """What somebody wants, as a flag."""
+    """The requested rule as a flag."""
     return Flag(
         name,
         rule.enabled,
@@ -327,7 +327,7 @@ async def _cut_over(tx: Connection, foreseen: Cutover, take_overdue: int | None)
     await cutover.carry_out(tx, foreseen, take_overdue=take_overdue is not None)
 
 
-def _told(foreseen: Cutover) -> dict[str, object]:
+def _audit_details(foreseen: Cutover) -> dict[str, object]:
     """For the audit log."""
     return {
         "turned_on": len(foreseen.turned_on),

@@ -1,6 +1,6 @@
-"""What happens to calls that come in on a number: who is taken, and what the others get.
+"""The inbound policy of a number: which callers are admitted, and what the others get.
 
-Without a decision everybody is taken while a channel is free, and the others hear that the line is busy.
+Without a policy every caller is admitted while a channel is free, and the others get a busy signal.
 """
 
 from datetime import datetime
@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.errors import invalid
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, require_found
 from trunkline.api.ownership import record, require_owner
 from trunkline.leads import phones
 from trunkline.leads.ingest import FieldProblem, ObjectId
@@ -70,7 +70,7 @@ class InboundOut(Out):
 )
 async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy:
     async with api.store.reading() as connection:
-        found(await numbers.get(connection, who.tenant, number_id), "number")
+        require_found(await numbers.get(connection, who.tenant, number_id), "number")
         return await inbound.get_policy(connection, number_id) or _undecided(number_id)
 
 
@@ -78,9 +78,9 @@ async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy
     "", response_model=InboundOut, responses=WRITE_ERRORS, summary="Decide what happens to calls that come in"
 )
 async def put_inbound(number_id: UUID, body: InboundIn, who: AdminKey, api: Deps) -> InboundPolicy:
-    """The whole decision: what is left out is as it is without one. It holds from the next call on."""
+    """Replaces the policy: omitted fields get their defaults. In force from the next call on."""
     async with api.store.writing() as tx:
-        number = found(await numbers.get(tx, who.tenant, number_id), "number")
+        number = require_found(await numbers.get(tx, who.tenant, number_id), "number")
         require_owner(who, number.tenant, "number")
         await _check_merchant(tx, number, body.merchant_id)
         policy = await inbound.put_policy(tx, _policy(number_id, body))
@@ -94,7 +94,7 @@ async def put_inbound(number_id: UUID, body: InboundIn, who: AdminKey, api: Deps
 )
 async def delete_inbound(number_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
-        number = found(await numbers.get(tx, who.tenant, number_id), "number")
+        number = require_found(await numbers.get(tx, who.tenant, number_id), "number")
         require_owner(who, number.tenant, "number")
         await inbound.delete_policy(tx, number_id)
         await record(tx, who, "number.inbound_changed", number.id, number.tenant)
@@ -144,7 +144,7 @@ def _e164s(texts: list[str], field: str) -> tuple[list[str], list[FieldProblem]]
 
 
 async def _check_merchant(tx: Connection, number: Number, merchant_id: str | None) -> None:
-    """A number has the merchant it belongs to; one that is shared may name any of those who share it."""
+    """A merchant's number has that merchant; a shared number may name any merchant that shares it."""
     if merchant_id is None:
         return
     merchant = await tenants.get_merchant(tx, PLATFORM, merchant_id)

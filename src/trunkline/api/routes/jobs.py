@@ -1,4 +1,4 @@
-"""Jobs: what waits, runs, is done or dead, and what an operator can do about it."""
+"""Jobs: pending, running, done and dead ones, and the operations of an operator."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, ConfigDict, Field
 from trunkline.api.auth import API_ROOT, AdminKey, JobsKey, LeadsKey, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import ApiError, conflict, invalid, not_found
-from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, require_found
 from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
@@ -163,7 +163,7 @@ class ExportIn(Body):
 
 @router.get("", response_model=PageOut[JobOut], responses=READ_ERRORS, summary="List jobs")
 async def list_jobs(query: Annotated[JobQuery, Query()], who: ReadKey, api: Deps) -> Page[Job]:
-    """Newest first, wherever they are: waiting, running, done (for a week) or dead."""
+    """Newest first: waiting, running, done (for a week) or dead."""
     statuses = tuple(JobStatus) if query.status is None else (query.status,)
     return await _page(api, who, "jobs", query, statuses, query.job_type)
 
@@ -177,16 +177,15 @@ async def list_jobs(query: Annotated[JobQuery, Query()], who: ReadKey, api: Deps
     summary="Enqueue a job",
 )
 async def enqueue_job(body: JobIn, who: JobsKey, api: Deps, response: Response) -> Job:
-    """Of a type that its application opened to keys. 201 when it is durable; it never waits for a worker. Needs the
-    scope `jobs`."""
-    face = face_of(api)
-    job_type = next((known for known in face.registry if known.name == body.job_type), None)
+    """Of a type with `over_http`. 201 when it is durable; it never waits for a worker. Needs the scope `jobs`."""
+    jobs_deps = jobs_api(api)
+    job_type = next((known for known in jobs_deps.registry if known.name == body.job_type), None)
     if job_type is None or not job_type.over_http:
         raise not_found("type of job")
     async with api.store.writing() as tx:
         owner = await owner_of(tx, who, body.reseller_id, body.merchant_id)
         try:
-            enqueued = await face.outbox.enqueue(
+            enqueued = await jobs_deps.outbox.enqueue(
                 tx,
                 job_type,
                 body.payload,
@@ -203,8 +202,8 @@ async def enqueue_job(body: JobIn, who: JobsKey, api: Deps, response: Response) 
             raise invalid(FieldProblem("unique_key", str(error))) from None
         if enqueued.is_new:
             await record(tx, who, "job.enqueued", enqueued.id, owner, job_type=job_type.name)
-        job = found(await job_admin.get(tx, who.tenant, enqueued.id), "job")
-    face.outbox.wake(enqueued)
+        job = require_found(await job_admin.get(tx, who.tenant, enqueued.id), "job")
+    jobs_deps.outbox.wake(enqueued)
     if not enqueued.is_new:
         response.status_code = 200
     return job
@@ -212,28 +211,28 @@ async def enqueue_job(body: JobIn, who: JobsKey, api: Deps, response: Response) 
 
 @router.get("/dead", response_model=PageOut[JobOut], responses=READ_ERRORS, summary="List dead letters")
 async def list_dead(query: Annotated[DeadQuery, Query()], who: ReadKey, api: Deps) -> Page[Job]:
-    """Jobs that failed too often, newest first. They wait for a replay, or to be forgotten."""
+    """Jobs that failed too often, newest first, until they are replayed or their retention ends."""
     return await _page(api, who, "dead jobs", query, (JobStatus.FAILED,), query.job_type)
 
 
 @router.post("/dead/replay", response_model=ReplayOut, responses=WRITE_ERRORS, summary="Replay dead letters")
 async def replay_dead(body: ReplayJobsIn, who: AdminKey, api: Deps) -> ReplayOut:
-    """Oldest first, with all their attempts before them."""
-    face = face_of(api)
+    """Oldest first, with all their attempts again."""
+    jobs_deps = jobs_api(api)
     async with api.store.writing() as tx:
         count, back = await job_admin.replay(tx, who.tenant, job_type=body.job_type)
         await record(tx, who, "jobs.replayed", body.job_type or "all", who.tenant, count=count)
-    face.outbox.wake(*back)
+    jobs_deps.outbox.wake(*back)
     return ReplayOut(replayed=len(back), superseded=count - len(back))
 
 
 @router.get("/types", response_model=TypesOut, responses=READ_ERRORS, summary="What there is of each type")
 async def list_types(who: ReadKey, api: Deps) -> TypesOut:
-    """For keys of the platform, since the counts are everybody's; to others the list is empty."""
+    """For keys of the platform, since the counts are over all tenants; for others the list is empty."""
     if not who.tenant.is_platform:
         return TypesOut(items=[])
     async with api.store.reading() as connection:
-        states = await job_admin.types(connection, [job_type.name for job_type in face_of(api).registry])
+        states = await job_admin.types(connection, [job_type.name for job_type in jobs_api(api).registry])
     return TypesOut(items=[TypeOut.model_validate(state) for state in states])
 
 
@@ -241,7 +240,7 @@ async def list_types(who: ReadKey, api: Deps) -> TypesOut:
     "/types/{job_type}/pause", response_model=TypeOut, responses=WRITE_ERRORS, summary="Pause a type of job"
 )
 async def pause_type(job_type: TypeName, body: ReasonIn, who: AdminKey, api: Deps) -> TypeState:
-    """No job of it is begun; what runs goes on. Needs a key of the platform."""
+    """No job of it begins; running ones go on. Needs a key of the platform."""
     _require_type(api, who, job_type)
     async with api.store.writing() as tx:
         await job_admin.pause(tx, job_type, body.reason, who.actor)
@@ -260,13 +259,13 @@ async def resume_type(job_type: TypeName, who: AdminKey, api: Deps) -> TypeState
         if await job_admin.resume(tx, job_type):
             await record(tx, who, "jobs.resumed", job_type, PLATFORM)
         [state] = await job_admin.types(tx, [job_type])
-    face_of(api).notifier.say("")
+    jobs_api(api).notifier.broadcast("")
     return state
 
 
 @router.get("/schedules", response_model=SchedulesOut, responses=READ_ERRORS, summary="List recurring jobs")
 async def list_schedules(who: ReadKey, api: Deps) -> SchedulesOut:
-    """For keys of the platform; to others the list is empty."""
+    """For keys of the platform; for others the list is empty."""
     if not who.tenant.is_platform:
         return SchedulesOut(items=[])
     async with api.store.reading() as connection:
@@ -279,20 +278,20 @@ async def list_schedules(who: ReadKey, api: Deps) -> SchedulesOut:
 )
 async def create_export(body: ExportIn, who: LeadsKey, api: Deps) -> Job:
     """Follow its progress; when it is done, `GET /api/v1/jobs/{job_id}/file` is the file."""
-    face = face_of(api)
+    jobs_deps = jobs_api(api)
     async with api.store.writing() as tx:
         owner = await owner_of(tx, who, None, body.merchant_id)
         wanted = Export(owner.merchant_id, body.status, body.campaign_id)
-        enqueued = await face.outbox.enqueue(tx, EXPORT, wanted, concurrency_key="export", tenant=owner)
+        enqueued = await jobs_deps.outbox.enqueue(tx, EXPORT, wanted, concurrency_key="export", tenant=owner)
         await record(tx, who, "export.requested", enqueued.id, owner)
-        job = found(await job_admin.get(tx, who.tenant, enqueued.id), "job")
-    face.outbox.wake(enqueued)
+        job = require_found(await job_admin.get(tx, who.tenant, enqueued.id), "job")
+    jobs_deps.outbox.wake(enqueued)
     return job
 
 
 @router.get("/{job_id}", response_model=JobDetailOut, responses=READ_ERRORS, summary="Get a job")
 async def get_job(job_id: UUID, who: ReadKey, api: Deps) -> JobDetailOut:
-    """With its payload while it waits, its result when it is done, and how far it is."""
+    """With its payload while it waits, its progress, and its result when it is done."""
     return _detailed(await _get(api, who, job_id))
 
 
@@ -313,10 +312,10 @@ async def get_progress(job_id: UUID, who: ReadKey, api: Deps) -> JobProgressOut:
     summary="The file that a job has made",
 )
 async def get_file(job_id: UUID, who: ReadKey, api: Deps) -> FileResponse:
-    """Of an export that is done. It lies where the worker wrote it, in the data folder that both must share."""
+    """The file of a finished export, from the data folder, which the worker and the API must share."""
     job = await _get(api, who, job_id)
     name = (_json(job.result) or {}).get("file") if job.job_type == EXPORT.name else None
-    path = face_of(api).files.path(name) if isinstance(name, str) else None
+    path = jobs_api(api).files.path(name) if isinstance(name, str) else None
     if path is None or not path.is_file():
         raise not_found("file")
     return FileResponse(path, media_type="text/csv", filename=path.name)
@@ -325,9 +324,9 @@ async def get_file(job_id: UUID, who: ReadKey, api: Deps) -> FileResponse:
 @router.post("/{job_id}/retry", response_model=JobOut, responses=WRITE_ERRORS, summary="Run a job now")
 async def retry_job(job_id: UUID, who: AdminKey, api: Deps) -> Job:
     """A waiting job runs now instead of later; a dead one is replayed. One that runs or is done: 409."""
-    face = face_of(api)
+    jobs_deps = jobs_api(api)
     async with api.store.writing() as tx:
-        before = found(await job_admin.get(tx, who.tenant, job_id), "job")
+        before = require_found(await job_admin.get(tx, who.tenant, job_id), "job")
         if before.status is JobStatus.FAILED:
             _, back = await job_admin.replay(tx, who.tenant, job_id=job_id)
         else:
@@ -336,23 +335,23 @@ async def retry_job(job_id: UUID, who: AdminKey, api: Deps) -> Job:
                 raise conflict("job_not_waiting", "This job runs or has ended. There is nothing to retry.")
             back = [woken]
         await record(tx, who, "job.retried", job_id, before.tenant)
-        job = found(await job_admin.get(tx, who.tenant, job_id), "job")
-    face.outbox.wake(*back)
+        job = require_found(await job_admin.get(tx, who.tenant, job_id), "job")
+    jobs_deps.outbox.wake(*back)
     return job
 
 
 @router.post("/{job_id}/cancel", response_model=JobOut, responses=WRITE_ERRORS, summary="Cancel a job")
 async def cancel_job(job_id: UUID, body: ReasonIn, who: AdminKey, api: Deps) -> Job:
-    """A waiting job ends at once. A running one is asked to stop, and may finish first."""
+    """A waiting job ends at once. A running one is cancelled, and may finish first."""
     async with api.store.writing() as tx:
-        before = found(await job_admin.get(tx, who.tenant, job_id), "job")
+        before = require_found(await job_admin.get(tx, who.tenant, job_id), "job")
         cancelled = await job_admin.cancel(tx, who.tenant, job_id, body.reason)
         if cancelled is None:
             raise conflict("job_ended", "This job has ended. There is nothing to cancel.")
         await record(tx, who, "job.cancelled", job_id, before.tenant, reason=body.reason)
-        job = found(await job_admin.get(tx, who.tenant, job_id), "job")
+        job = require_found(await job_admin.get(tx, who.tenant, job_id), "job")
     if cancelled is Cancelled.ASKED:
-        face_of(api).notifier.say(CANCELLED)
+        jobs_api(api).notifier.broadcast(CANCELLED)
     return job
 
 
@@ -380,7 +379,7 @@ async def _page(
 
 async def _get(api: Api, who: Principal, job_id: UUID) -> Job:
     async with api.store.reading() as connection:
-        return found(await job_admin.get(connection, who.tenant, job_id), "job")
+        return require_found(await job_admin.get(connection, who.tenant, job_id), "job")
 
 
 def _detailed(job: Job) -> JobDetailOut:
@@ -394,12 +393,12 @@ def _detailed(job: Job) -> JobDetailOut:
 
 
 def _require_type(api: Api, who: Principal, job_type: str) -> None:
-    """Types are the platform's: to a tenant they do not exist. Another version's type may be paused too."""
-    if not who.tenant.is_platform or job_type not in {known.name for known in face_of(api).registry}:
+    """Types do not exist for a tenant. A type of another version may be paused too."""
+    if not who.tenant.is_platform or job_type not in {known.name for known in jobs_api(api).registry}:
         raise not_found("type of job")
 
 
-def face_of(api: Api) -> JobsApi:
+def jobs_api(api: Api) -> JobsApi:
     if api.deps.jobs is None:
         raise ApiError(503, "jobs_unavailable", "This process has no jobs. Ask one with the role api.")
     return api.deps.jobs

@@ -1,4 +1,4 @@
-"""API keys: made, listed, revoked. The key itself is shown once, in the answer that made it."""
+"""API keys: create, list, revoke. The key itself is shown once, in the response to its creation."""
 
 from datetime import datetime
 from typing import Annotated
@@ -21,7 +21,7 @@ from trunkline.api.models import (
     Name,
     Owned,
     created,
-    found,
+    require_found,
 )
 from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import FIRST_ID, Cursors, Page, PageOut, PageQuery
@@ -73,7 +73,7 @@ class KeyCreatedOut(KeyOut):
     "", status_code=201, response_model=KeyCreatedOut, responses=WRITE_ERRORS, summary="Create a key"
 )
 async def create_key(body: KeyIn, who: AdminKey, api: Deps) -> KeyCreatedOut:
-    """For the tenant of your own key, or for one below it. The answer is the only place that shows the key."""
+    """For the tenant of your own key, or for one below it. Only this response shows the key."""
     if body.expires_at is not None and body.expires_at <= api.deps.clock.now():
         raise invalid(FieldProblem("expires_at", "This moment has passed."))
     if len(set(body.scopes)) < len(body.scopes):
@@ -88,7 +88,7 @@ async def create_key(body: KeyIn, who: AdminKey, api: Deps) -> KeyCreatedOut:
 
 @router.get("", response_model=PageOut[KeyOut], responses=READ_ERRORS, summary="List keys")
 async def list_keys(query: Annotated[PageQuery, Query()], who: AdminKey, api: Deps) -> Page[ApiKey]:
-    """Oldest first, revoked ones included: those of your own tenant and of everybody below it."""
+    """Oldest first, revoked ones included: those of your own tenant and of all tenants below it."""
     cursors = Cursors("keys", who, query)
     after = cursors.start_id(FIRST_ID)
     async with api.store.reading() as connection:
@@ -99,15 +99,15 @@ async def list_keys(query: Annotated[PageQuery, Query()], who: AdminKey, api: De
 @router.get("/{key_id}", response_model=KeyOut, responses=READ_ERRORS, summary="Get a key")
 async def get_key(key_id: UUID, who: AdminKey, api: Deps) -> ApiKey:
     async with api.store.reading() as connection:
-        return found(await keys.get(connection, who.tenant, key_id), "key")
+        return require_found(await keys.get(connection, who.tenant, key_id), "key")
 
 
 @router.delete("/{key_id}", response_model=KeyOut, responses=DELETE_ERRORS, summary="Revoke a key")
 async def revoke_key(key_id: UUID, who: AdminKey, api: Deps) -> ApiKey:
-    """Takes effect within ten seconds in every process. It cannot be undone; twice is as good as once."""
+    """Takes effect within ten seconds in every process. It cannot be undone. Idempotent."""
     async with api.store.writing() as tx:
-        before = found(await keys.get(tx, who.tenant, key_id), "key")
-        key = found(await keys.revoke(tx, key_id), "key")
+        before = require_found(await keys.get(tx, who.tenant, key_id), "key")
+        key = require_found(await keys.revoke(tx, key_id), "key")
         if before.revoked_at is None:
             await record(tx, who, "key.revoked", key.id, key.tenant, name=key.name)
     api.verifier.forget(key_id)

@@ -1,6 +1,6 @@
-"""Changing leads that are already in: rescheduling, editing, calling now, aborting.
+"""Changes of existing leads: reschedule, edit, call now, abort.
 
-A lead can be changed while it waits. While it is being called, only its end can be asked for.
+A lead can be changed while it waits. While it is being called, it can only be aborted.
 """
 
 from datetime import UTC
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from trunkline.api.auth import API_ROOT, LeadsKey
 from trunkline.api.deps import Deps
 from trunkline.api.errors import ApiError, conflict, invalid
-from trunkline.api.models import DELETE_ERRORS, WRITE_ERRORS, Body, found
+from trunkline.api.models import DELETE_ERRORS, WRITE_ERRORS, Body, require_found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import LeadOut, schedule_best_effort
@@ -66,14 +66,14 @@ class AbortQuery(BaseModel):
 async def update_lead(
     lead_id: UUID, body: LeadPatch, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
 ) -> Lead:
-    """What is left out stays as it is. Refused (409) once the lead is being called or has ended."""
+    """Omitted fields do not change. Refused (409) once the lead is being called or has ended."""
     async with api.store.writing() as tx:
         lead = await _waiting(tx, who, lead_id)
         if not body.model_fields_set:
             return lead
         change = await _change(tx, lead, body, api.deps.limits.payload_bytes_max)
         lead = await lead_edits.edit(tx, lead_id, change)
-        # A payload is about a person: that it was changed is enough.
+        # A payload is personal data: the audit log only records that it changed.
         details = body.model_dump(mode="json", exclude_unset=True, exclude={"payload"})
         named = sorted(body.model_fields_set)
         await record(tx, who, "lead.changed", lead.id, lead.tenant, fields=named, **details)
@@ -85,7 +85,7 @@ async def update_lead(
     "/{lead_id}/dispatch-now", response_model=LeadOut, responses=DELETE_ERRORS, summary="Call a lead now"
 )
 async def dispatch_now(lead_id: UUID, who: LeadsKey, api: Deps, afterwards: BackgroundTasks) -> Lead:
-    """It is due at once. Nothing else changes: windows, limits, lists and stops hold as they do for every call."""
+    """The lead is due at once. Windows, limits, lists and stops apply as for every call."""
     async with api.store.writing() as tx:
         await _waiting(tx, who, lead_id)
         lead = await lead_edits.make_due(tx, lead_id)
@@ -104,12 +104,12 @@ async def dispatch_now(lead_id: UUID, who: LeadsKey, api: Deps, afterwards: Back
 async def abort_lead(
     lead_id: UUID, query: Annotated[AbortQuery, Query()], who: LeadsKey, api: Deps, response: Response
 ) -> Lead:
-    """A lead that waits ends at once: outcome ABORTED, with the reason. Safe to repeat.
+    """A waiting lead ends at once: outcome ABORTED, with the reason. Idempotent.
 
-    202 for one that is being called: it is not called again, and if `hang_up` was asked for, the call is cut short.
+    202 for one that is being called: it is not called again, and with `hang_up` the call is hung up.
     """
     async with api.store.writing() as tx:
-        lead = found((await lead_edits.lock(tx, who.tenant, [lead_id])).get(lead_id), "lead")
+        lead = require_found((await lead_edits.lock(tx, who.tenant, [lead_id])).get(lead_id), "lead")
         match lead.status:
             case LeadStatus.BACKLOG:
                 [lead] = await lead_edits.abort(tx, [lead_id], query.reason)
@@ -148,21 +148,21 @@ class AbortRequestQuery(AbortQuery):
 async def abort_request(
     query: Annotated[AbortRequestQuery, Query()], who: LeadsKey, api: Deps, response: Response
 ) -> Lead:
-    """As `DELETE /leads/{lead_id}`, for those who know it by their own `request_id`. Safe to repeat."""
+    """As `DELETE /leads/{lead_id}`, by the sender's own `request_id`. Idempotent."""
     merchant_id = query.merchant_id or who.tenant.merchant_id
     if merchant_id is None:
         raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
     async with api.store.reading() as connection:
         known = await leads.ids_by_request(connection, who.tenant, merchant_id, [query.request_id])
-    lead_id = found(known.get(query.request_id), "lead")
+    lead_id = require_found(known.get(query.request_id), "lead")
     return await abort_lead(
         lead_id, AbortQuery(reason=query.reason, hang_up=query.hang_up), who, api, response
     )
 
 
 async def _waiting(tx: Connection, who: Principal, lead_id: UUID) -> Lead:
-    """The lead, locked, if nobody is calling it and nobody has."""
-    lead = found((await lead_edits.lock(tx, who.tenant, [lead_id])).get(lead_id), "lead")
+    """The lead, locked, if it waits."""
+    lead = require_found((await lead_edits.lock(tx, who.tenant, [lead_id])).get(lead_id), "lead")
     if lead.status != LeadStatus.BACKLOG:
         raise _not_waiting(lead)
     return lead
@@ -178,7 +178,7 @@ def _not_waiting(lead: Lead) -> ApiError:
 
 async def _change(tx: Connection, lead: Lead, body: LeadPatch, payload_bytes_max: int) -> LeadChange:
     key = AdmissionKey(lead.merchant_id, body.pool or lead.pool_id, lead.campaign_id)
-    admission = found((await leads.admissions(tx, lead.tenant, [key])).get(key), "lead")
+    admission = require_found((await leads.admissions(tx, lead.tenant, [key])).get(key), "lead")
     reschedule = _reschedule(lead, body, admission)
     problems = [*_problems(lead, body, admission, payload_bytes_max)]
     if isinstance(reschedule, FieldProblem):

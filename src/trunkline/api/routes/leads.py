@@ -1,4 +1,4 @@
-"""Leads: taking them in, and finding them again."""
+"""Leads: create, list and read them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from pydantic import AliasChoices, Field
 from trunkline.api.auth import API_ROOT, LeadsKey, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import conflict, forbidden, invalid, unknown
-from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Out, found
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Out, require_found
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.api.routes.enrichments import EnrichmentOut, told
+from trunkline.api.routes.enrichments import EnrichmentOut, shown
 from trunkline.api.routes.why import DecisionOut
 from trunkline.errors import StoreUnavailable
 from trunkline.leads import ingest, phones, timeline
@@ -163,9 +163,9 @@ class LeadQuery(PageQuery):
 async def create_lead(
     body: LeadRequest, who: LeadsKey, api: Deps, response: Response, afterwards: BackgroundTasks
 ) -> Lead:
-    """Safe to repeat: the same `request_id` answers with the same lead, and calls nobody twice.
+    """Idempotent: the same `request_id` returns the same lead, which is not called twice.
 
-    201 for a new lead, 200 for one that this request made before, 409 if that one had other content.
+    201 for a new lead, 200 for one that this request created before, 409 if that one had other content.
     """
     merchant_id = body.merchant_id or who.tenant.merchant_id
     if merchant_id is None:
@@ -201,16 +201,16 @@ async def list_leads(query: Annotated[LeadQuery, Query()], who: ReadKey, api: De
 
 @router.get("/{lead_id}", response_model=LeadDetailOut, responses=READ_ERRORS, summary="Get a lead")
 async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadDetailOut:
-    """With every attempt to call it, every reason not to, and all that happened to it."""
+    """With all its attempts, the reasons for which it was not called, and its timeline."""
     async with api.store.reading() as connection:
-        lead = found(await leads.get(connection, who.tenant, lead_id), "lead")
+        lead = require_found(await leads.get(connection, who.tenant, lead_id), "lead")
         attempts = await leads.attempts(connection, lead_id)
         reasons = await decisions.history(connection, lead_id)
-        learnt = await enrichments.for_lead(connection, lead_id)
+        enriched = await enrichments.for_lead(connection, lead_id)
         happened = await lead_timeline.events(connection, lead_id, limit=TIMELINE_MAX)
     return LeadDetailOut(
         attempts=[AttemptOut.model_validate(attempt) for attempt in attempts],
-        enrichments=told(api, learnt),
+        enrichments=shown(api, enriched),
         decisions=[DecisionOut.model_validate(reason) for reason in reasons],
         timeline=[TimelineEventOut.model_validate(happening) for happening in timeline.in_order(happened)],
         **LeadOut.model_validate(lead).model_dump(),
@@ -232,7 +232,7 @@ async def _prepared(
 
 
 async def _insert_once(connection: Connection, new: NewLead) -> tuple[Lead, bool]:
-    """Insert, or read what an earlier request inserted. Twice, because retention may remove it in between."""
+    """Insert, or read what an earlier request inserted. Two rounds, because retention may remove it in between."""
     for _ in range(2):
         if lead := await leads.insert(connection, new):
             return lead, True
@@ -244,7 +244,7 @@ async def _insert_once(connection: Connection, new: NewLead) -> tuple[Lead, bool
 
 
 async def schedule_best_effort(api: Api, lead_ids: Sequence[UUID]) -> None:
-    """To the schedule, best effort: what fails here is brought by the loader from Postgres."""
+    """Schedule the leads; if this fails, the loader schedules them from Postgres."""
     try:
         async with asyncio.timeout(api.deps.limits.schedule_timeout_s):
             await api.deps.on_leads_accepted(lead_ids)

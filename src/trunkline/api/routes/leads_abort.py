@@ -1,4 +1,4 @@
-"""Aborting many leads: those that are named, or those that fit a filter, page by page."""
+"""Aborts many leads: by id, or by a filter, page by page."""
 
 import asyncio
 from collections import Counter
@@ -31,9 +31,9 @@ from trunkline.store.tenants import Tenant
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
 IDS_MAX = 1000
-# Locked and ended in one transaction; no lead is held for longer than that takes.
+# Locked and ended in one transaction, which bounds how long a lead is locked.
 PAGE = 500
-# Then the answer says that it is not complete, and the same request goes on where it ended.
+# After this time the response says that it is incomplete, and the same request continues where it ended.
 BUDGET_S = 20.0
 
 RequestId = Annotated[Text, Field(min_length=1, max_length=200)]
@@ -106,9 +106,9 @@ class AbortCounts:
     summary="Abort many leads",
 )
 async def abort_leads(body: AbortIn, who: LeadsKey, api: Deps, response: Response) -> AbortOut:
-    """By their ids, or all that fit a filter and have not ended, each as `DELETE /leads/{lead_id}` does it.
+    """By their ids, or all that match a filter and have not ended, each as `DELETE /leads/{lead_id}` does it.
 
-    Safe to repeat.
+    Idempotent.
     """
     tally = AbortCounts()
     if body.lead_ids is not None:
@@ -149,7 +149,7 @@ async def _abort_requests(
 
 
 async def _abort_all(api: Api, who: Principal, body: AbortIn, tally: AbortCounts) -> bool:
-    """Round after round, until one finds nothing: a lead may begin or end a call while the others are looked at."""
+    """Rounds, until one finds no lead: a lead may begin or end a call during a round."""
     await _check_merchant(api, who.tenant, body.merchant_id)
     deadline_s = asyncio.get_running_loop().time() + BUDGET_S
     done = -1
@@ -174,7 +174,7 @@ async def _check_merchant(api: Api, tenant: Tenant, merchant_id: str | None) -> 
 async def _abort_page(
     api: Api, who: Principal, body: AbortIn, wanted: LeadFilter, before: UUID, tally: AbortCounts
 ) -> UUID | None:
-    """Where the next page begins, if there is one."""
+    """Returns the start of the next page, if there is one."""
     async with api.store.writing() as tx:
         page = await leads.list_leads(tx, who.tenant, wanted, before=before, limit=PAGE)
         fresh = [lead.id for lead in page if lead.cancel_requested_at is None or body.hang_up]
@@ -199,7 +199,7 @@ async def _abort(
 
 
 async def _record(tx: Connection, who: Principal, body: AbortIn, changed: Sequence[Lead]) -> None:
-    """A line for each merchant: it may read who did this."""
+    """A line of the audit log for each merchant, which it may read."""
     for owner, count in Counter(lead.tenant for lead in changed).items():
         details: dict[str, object] = {"leads": count, "hang_up": body.hang_up}
         if body.campaign_id is not None:

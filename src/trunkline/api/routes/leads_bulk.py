@@ -31,7 +31,7 @@ from trunkline.telemetry import get_logger
 log = get_logger(__name__)
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
-# Rows are cut from pieces of this size, whatever the pieces that the network brings.
+# Rows are parsed from blocks of this size, whatever the size of network chunks.
 BLOCK_BYTES = 64 * 1024
 RESULTS_PER_PIECE = 500
 NDJSON = "application/x-ndjson"
@@ -125,10 +125,10 @@ FAILED: Responses = {
 async def create_leads(
     request: Request, query: Annotated[UploadQuery, Query()], who: LeadsKey, api: Deps
 ) -> StreamingResponse:
-    """Up to 100,000 rows, each as in `POST /leads`. A refused row costs no other row, unless `atomic` was asked for.
+    """Up to 100,000 rows, each as in `POST /leads`. A refused row does not affect the others, unless `atomic` is set.
 
-    Safe to repeat, like a single lead: rows that were taken in before are `existing`. The answer is JSON, or lines of
-    JSON if that is what the header Accept asks for.
+    Idempotent, like a single lead: rows that were accepted before are `existing`. The response is JSON, or JSON lines
+    by the header Accept.
     """
     reader = _reader(request)
     report = UploadReport(problems_only=query.results == "problems")
@@ -153,7 +153,7 @@ async def take_upload(
     loader: AnyLoader,
     report: UploadReport,
 ) -> StreamingResponse:
-    """Load the body, and tell what became of each row."""
+    """Load the body, and report the result of each row."""
     try:
         await _upload(api, body, intake, loader, report)
     except BaseException:
@@ -182,7 +182,7 @@ async def _take_in(body: AsyncIterator[bytes], intake: Intake, loader: AnyLoader
             await intake.feed(block)
         await intake.end()
     except (BrokenUpload, ApiError):
-        # What was read before stays, unless all or nothing was asked for.
+        # Rows that were loaded before stay, unless the upload is atomic.
         if isinstance(loader, PieceByPiece):
             await intake.flush()
             await loader.finish()
@@ -192,7 +192,7 @@ async def _take_in(body: AsyncIterator[bytes], intake: Intake, loader: AnyLoader
 
 
 async def blocks(request: Request) -> AsyncIterator[bytes]:
-    """The body in pieces that are worth the work, and the last one."""
+    """The body in blocks of `BLOCK_BYTES`, and the last one."""
     held = bytearray()
     async for chunk in request.stream():
         held += chunk
@@ -207,7 +207,7 @@ def _reader(request: Request) -> Rows:
 
 
 def kind_of(request: Request) -> str:
-    """The type of an upload's body, one of those that can be read."""
+    """The content type of an upload, one of the supported ones."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.headers.get("content-encoding", "identity") != "identity":
         raise ApiError(415, "unsupported_media_type", "Send the body as it is, without Content-Encoding.")
@@ -235,7 +235,7 @@ def upload_problem(error: BrokenUpload | StoreUnavailable | ApiError) -> ApiErro
 
 
 def _with_report(problem: ApiError, report: UploadReport) -> ApiError:
-    """It says how far the upload has come."""
+    """Adds how far the upload has come."""
     taken = report.tally.created + report.tally.existing
     if taken:
         problem.message += (
@@ -265,7 +265,7 @@ def _as_json(report: UploadReport) -> Iterator[bytes]:
 
 
 async def _pieces(report: UploadReport, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Joined to pieces of a few hundred results, with a turn for others between them."""
+    """Joined to chunks of a few hundred results, yielding the event loop between them."""
     try:
         while piece := b"".join(islice(parts, RESULTS_PER_PIECE)):
             yield piece

@@ -1,4 +1,4 @@
-"""Calling finished leads again, by a person's order: one, those that are named, or those that fit a filter."""
+"""Reopens finished leads, so that they are called again: one, several by id, or those that match a filter."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from trunkline.api.auth import API_ROOT, LeadsKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import ApiError, conflict, forbidden, invalid, not_found, unknown
-from trunkline.api.models import WRITE_ERRORS, Body, found
+from trunkline.api.models import WRITE_ERRORS, Body, require_found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import LeadOut, e164, schedule_best_effort
@@ -32,14 +32,14 @@ router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
 IDS_MAX = 1000
 OUTCOMES_MAX = 20
-# Locked and changed in one transaction; no lead is held for longer than that takes.
+# Locked and changed in one transaction, which bounds how long a lead is locked.
 PAGE = 200
-# Then the answer says that it is not complete, and the same request goes on where it ended.
+# After this time the response says that it is incomplete, and the same request continues where it ended.
 BUDGET_S = 20.0
 # A dry run counts no further.
 COUNT_MAX = 100_000
-# Carriers that are asked at once about calls of unknown fate.
-ASKED_AT_ONCE = 5
+# Concurrent queries of carriers about calls of unknown outcome.
+QUERIES_MAX = 5
 
 Reason = Annotated[
     Text,
@@ -147,9 +147,9 @@ class ReopenResults:
 async def reopen_leads(
     body: ReopenManyIn, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
 ) -> ReopenManyOut:
-    """By their ids, or all that ended in a certain way since a moment, each as `POST /leads/{lead_id}/reopen` does it.
+    """By their ids, or all that ended with an outcome since a time, each as `POST /leads/{lead_id}/reopen` does it.
 
-    Safe to repeat with the same `request_id`.
+    Idempotent with the same `request_id`.
     """
     if problem := ingest.moment_problem(body.scheduled_at):
         raise invalid(problem)
@@ -188,11 +188,11 @@ async def reopen_leads(
 async def reopen_lead(
     lead_id: UUID, body: ReopenIn, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
 ) -> Lead:
-    """It waits again, and is called as every lead is: windows, limits, lists and stops are judged anew. Attempts go on
-    counting, 20 at most over all orders. Safe to repeat with the same `request_id`.
+    """The lead waits again, and windows, limits, lists and stops apply as for every lead. Attempts go on counting, 20
+    at most over all reopenings. Idempotent with the same `request_id`.
 
-    Where the fate of its last call is unknown, the carrier is asked first; as long as it cannot say that there was no
-    such call, the lead is not called again (409 `call_unknown`).
+    If the outcome of its last call is unknown, the carrier is queried first; unless it reports that there was no such
+    call, the lead is not called again (409 `call_unknown`).
     """
     if problem := ingest.moment_problem(body.scheduled_at):
         raise invalid(problem)
@@ -204,7 +204,7 @@ async def reopen_lead(
     if tally.reopened:
         afterwards.add_task(schedule_best_effort, api, tally.reopened)
     async with api.store.reading() as connection:
-        return found(await leads.get(connection, who.tenant, lead_id), "lead")
+        return require_found(await leads.get(connection, who.tenant, lead_id), "lead")
 
 
 def _refused(why: ReopenRefusal) -> ApiError:
@@ -218,7 +218,7 @@ def _refused(why: ReopenRefusal) -> ApiError:
 
 
 async def _reopen_all(api: Api, who: Principal, body: ReopenManyIn, tally: ReopenResults) -> bool:
-    """Page by page, oldest end first. Whoever ends after this began is not meant."""
+    """Page by page, oldest end first. Leads that end after the request began are not included."""
     wanted = await _filter(api, body)
     deadline_s = asyncio.get_running_loop().time() + BUDGET_S
     after = FIRST_PAGE
@@ -274,7 +274,7 @@ async def _count_named(api: Api, who: Principal, ids: Sequence[UUID]) -> ReopenM
 async def _reopen(
     api: Api, who: Principal, body: ReopenIn, ids: Sequence[UUID], tally: ReopenResults
 ) -> None:
-    """One page: first what only carriers know, outside of any transaction; then all under the leads' locks."""
+    """One page: first the queries of carriers, outside any transaction; then the changes under the leads' locks."""
     found_calls = await _ask_carriers(api, who, body, ids)
     async with api.store.writing() as tx:
         locked = await lead_edits.lock(tx, who.tenant, ids)
@@ -318,7 +318,7 @@ async def _reopen(
 async def _timings(
     tx: Connection, body: ReopenIn, locked: Mapping[UUID, Lead]
 ) -> dict[UUID, Reopened | None]:
-    """When each may be called, by the policy as it is now. None: never."""
+    """When each may be called, by the present policy. None: never."""
     keys = {
         lead_id: AdmissionKey(lead.merchant_id, lead.pool_id, lead.campaign_id)
         for lead_id, lead in locked.items()
@@ -342,8 +342,8 @@ async def _timings(
 
 
 async def _ask_carriers(api: Api, who: Principal, body: ReopenIn, ids: Sequence[UUID]) -> set[UUID]:
-    """Leads whose call of unknown fate their carrier knows after all. Of the others it is known under the lock: an
-    attempt that stays unknown keeps its lead from being called."""
+    """Leads whose call of unknown outcome the carrier has after all. The others are checked under the lock: an attempt
+    that stays unknown keeps its lead from being called."""
     resolve = api.deps.resolve_unknown
     async with api.store.writing() as tx:
         locked = await lead_edits.lock(tx, who.tenant, ids)
@@ -356,11 +356,11 @@ async def _ask_carriers(api: Api, who: Principal, body: ReopenIn, ids: Sequence[
     ]
     if not doubts or resolve is None:
         return set()
-    room = asyncio.Semaphore(ASKED_AT_ONCE)
+    room = asyncio.Semaphore(QUERIES_MAX)
 
     async def ask(lead_id: UUID, attempt_id: UUID) -> UUID | None:
         async with room:
             return lead_id if await resolve(attempt_id) == "found" else None
 
-    asked = await asyncio.gather(*(ask(*doubt) for doubt in doubts))
-    return {lead_id for lead_id in asked if lead_id is not None}
+    existing = await asyncio.gather(*(ask(*doubt) for doubt in doubts))
+    return {lead_id for lead_id in existing if lead_id is not None}

@@ -1,4 +1,4 @@
-"""Appending to mailboxes over HTTP: with a key, or signed with the secret of the kind."""
+"""Appends to mailboxes over HTTP: with a key, or signed with the secret of the kind."""
 
 from typing import Annotated, Any
 from uuid import uuid4
@@ -60,7 +60,7 @@ class ReceiptOut(Out):
 
 
 async def may_append(request: Request, kind: KindPath, key: KeyPath, api: Deps) -> None:
-    """A key that sees the kind; or a signature, which is refused in the same words whether the kind exists or not."""
+    """A key that sees the kind; or a signature, whose refusal does not reveal whether the kind exists."""
     who: Principal | None = request.state.principal
     if who is not None:
         require_scope(who, ("leads",))

@@ -1,4 +1,4 @@
-"""Kinds of mailboxes that may be appended to from outside: whose they are, and the secret that signs appends."""
+"""Kinds of mailboxes with appends over HTTP: their owners, and the secrets that sign appends."""
 
 import secrets
 from typing import Annotated
@@ -18,12 +18,12 @@ from trunkline.api.models import (
     Body,
     Owned,
     created,
-    found,
+    require_found,
 )
 from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.api.routes.jobs import face_of
+from trunkline.api.routes.jobs import jobs_api
 from trunkline.dispatch.calls import KIND as CALL
 from trunkline.leads.ingest import FieldProblem, ObjectId
 from trunkline.store import mailbox_kinds
@@ -32,10 +32,10 @@ from trunkline.store.mailbox_kinds import MailboxKind
 
 router = APIRouter(prefix=f"{API_ROOT}/mailbox-kinds", tags=["mailboxes"])
 
-# The platform's own, which only carriers may tell of calls; and a word that is an address.
+# The platform's own kind, whose events come from carriers; and a word that is a path.
 RESERVED = frozenset({CALL, "stuck"})
 SECRET_BYTES = 32
-# How long the secret before goes on being good beside a new one.
+# How long the previous secret stays valid beside a new one.
 OVERLAP_S = 24 * 3600.0
 
 KindName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
@@ -71,7 +71,7 @@ async def create_kind(body: KindIn, who: AdminKey, api: Deps) -> NewKindOut:
     secret = secrets.token_urlsafe(SECRET_BYTES)
     async with api.store.writing() as tx:
         owner = await owner_of(tx, who, body.reseller_id, body.merchant_id)
-        made = await mailbox_kinds.insert(tx, body.kind, owner, face_of(api).sealer.seal(secret))
+        made = await mailbox_kinds.insert(tx, body.kind, owner, jobs_api(api).sealer.seal(secret))
         kind = created(made, "A kind", body.kind)
         await record(tx, who, "mailbox_kind.created", kind.kind, owner)
     return _with_secret(kind, secret)
@@ -94,14 +94,14 @@ async def list_kinds(query: Annotated[PageQuery, Query()], who: ReadKey, api: De
     summary="Change the secret of a kind of mailbox",
 )
 async def rotate_secret(kind: KindPath, who: AdminKey, api: Deps) -> NewKindOut:
-    """For a day both secrets are good, so that senders can change over."""
+    """Both secrets are valid for a day, so that senders can switch."""
     secret = secrets.token_urlsafe(SECRET_BYTES)
     async with api.store.writing() as tx:
         before = await visible_kind(tx, who, kind)
-        sealed = face_of(api).sealer.seal(secret)
+        sealed = jobs_api(api).sealer.seal(secret)
         changed = await mailbox_kinds.rotate(tx, kind, sealed, overlap_s=OVERLAP_S)
         await record(tx, who, "mailbox_kind.secret_rotated", kind, before.tenant)
-    return _with_secret(found(changed, "kind of mailbox"), secret)
+    return _with_secret(require_found(changed, "kind of mailbox"), secret)
 
 
 @router.delete("/{kind}", status_code=204, responses=DELETE_ERRORS, summary="Close a kind of mailbox")
@@ -118,11 +118,11 @@ async def delete_kind(kind: KindPath, who: AdminKey, api: Deps) -> Response:
 
 
 async def visible_kind(conn: Connection, who: Principal, kind: str) -> MailboxKind:
-    return found(await mailbox_kinds.get(conn, who.tenant, kind), "kind of mailbox")
+    return require_found(await mailbox_kinds.get(conn, who.tenant, kind), "kind of mailbox")
 
 
 def good_secrets(api: Api, sealed: list[bytes]) -> list[str]:
-    sealer = face_of(api).sealer
+    sealer = jobs_api(api).sealer
     return [sealer.open(each) for each in sealed]
 
 

@@ -1,4 +1,4 @@
-"""Mailboxes: what waits, is stuck or dead, and what an operator can do about it."""
+"""Mailboxes: waiting, stuck and dead ones, and the operations of an operator."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.errors import conflict
-from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, require_found
 from trunkline.api.ownership import record
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
@@ -26,7 +26,7 @@ from trunkline.store.tenants import PLATFORM, Tenant
 
 router = APIRouter(prefix=f"{API_ROOT}/mailboxes", tags=["mailboxes"])
 
-# Of one mailbox, in the answer that shows it. The rest is a list of its own.
+# Events in the response for one mailbox. Further ones are in a list of their own.
 EVENTS_SHOWN = 50
 REPLAY_MAX = 1_000
 SEQ_MAX = 2**63 - 1
@@ -152,7 +152,7 @@ async def summarize(who: ReadKey, api: Deps) -> SummariesOut:
     "/stuck", response_model=MailboxesOut, responses=READ_ERRORS, summary="List what is in hand for long"
 )
 async def list_stuck(query: Annotated[StuckQuery, Query()], who: ReadKey, api: Deps) -> MailboxesOut:
-    """The longest first, of every kind. A handler takes its time, or its worker died and the lease is long."""
+    """The longest first, of every kind. A handler is slow, or its worker died and the lease is long."""
     async with api.store.reading() as connection:
         kinds = await mailbox_kinds.names(connection, who.tenant)
         rows = await mailbox_admin.stuck(
@@ -178,7 +178,7 @@ async def list_mailboxes(
 
 @router.post("/{kind}/replay", response_model=ReplayedOut, responses=WRITE_ERRORS, summary="Replay a kind")
 async def replay_kind(kind: KindPath, body: ReplayKindIn, who: AdminKey, api: Deps) -> ReplayedOut:
-    """All dead mailboxes of it get another turn, with a clean slate."""
+    """Queues all dead mailboxes of the kind again, with a failure count of zero."""
     inbox = inbox_of(api)
     async with api.store.writing() as tx:
         owner = await _owner(tx, who, kind)
@@ -190,8 +190,8 @@ async def replay_kind(kind: KindPath, body: ReplayKindIn, who: AdminKey, api: De
 
 @router.post("/{kind}/rename", response_model=RenamedOut, responses=WRITE_ERRORS, summary="Rename a kind")
 async def rename_kind(kind: KindPath, body: RenameIn, who: AdminKey, api: Deps) -> RenamedOut:
-    """Its mailboxes become another kind's, with all their events. Those stay that a worker has in hand, and those whose
-    key is there already."""
+    """Moves its mailboxes to another kind, with all their events. Skips those that a worker has claimed, and those
+    whose key exists there."""
     inbox = inbox_of(api)
     async with api.store.writing() as tx:
         owner = await _owner(tx, who, kind)
@@ -214,7 +214,7 @@ async def rename_kind(kind: KindPath, body: RenameIn, who: AdminKey, api: Deps) 
 async def list_events(
     kind: KindPath, key: KeyPath, query: Annotated[EventQuery, Query()], who: ReadKey, api: Deps
 ) -> Page[StoredEvent]:
-    """In their order, as long as they are kept."""
+    """In their order, until their retention ends."""
     cursors = Cursors(f"events {kind} {key}", who, query)
     after = cursors.start_number(SEQ_MAX) if query.cursor else 0
     async with api.store.reading() as connection:
@@ -231,7 +231,7 @@ async def list_events(
 async def replay_mailbox(
     kind: KindPath, key: KeyPath, body: ReplayMailboxesIn, who: AdminKey, api: Deps
 ) -> MailboxRow:
-    """A dead mailbox gets another turn; or, with `seq`, one event that was set aside, as if it came now."""
+    """Queues a dead mailbox again; or, with `seq`, appends one event that was set aside again."""
     inbox = inbox_of(api)
     async with api.store.writing() as tx:
         owner = await _owner(tx, who, kind)
@@ -239,7 +239,7 @@ async def replay_mailbox(
         await _replay(tx, kind, key, body.seq)
         subject = f"{kind}/{key}"
         await record(tx, who, "mailbox.replayed", subject, owner, reason=body.reason, seq=body.seq)
-        mailbox = found(await mailbox_admin.get(tx, kind, key), "mailbox")
+        mailbox = require_found(await mailbox_admin.get(tx, kind, key), "mailbox")
     inbox.wake(kind, [key])
     return mailbox
 
@@ -251,7 +251,7 @@ async def replay_mailbox(
     summary="Set an event aside",
 )
 async def set_aside(kind: KindPath, key: KeyPath, body: SetAsideIn, who: AdminKey, api: Deps) -> MailboxRow:
-    """Its mailbox goes on without it. It stays, with the reason, and can be replayed."""
+    """The mailbox goes on without the event, which is stored with the reason and can be replayed."""
     async with api.store.writing() as tx:
         owner = await _owner(tx, who, kind)
         await _mailbox(tx, who, kind, key)
@@ -259,7 +259,7 @@ async def set_aside(kind: KindPath, key: KeyPath, body: SetAsideIn, who: AdminKe
             raise conflict("event_not_waiting", "No event with this number waits in this mailbox.")
         subject = f"{kind}/{key}"
         await record(tx, who, "mailbox.event_set_aside", subject, owner, reason=body.reason, seq=body.seq)
-        return found(await mailbox_admin.get(tx, kind, key), "mailbox")
+        return require_found(await mailbox_admin.get(tx, kind, key), "mailbox")
 
 
 @router.get(
@@ -287,7 +287,7 @@ async def _replay(tx: Connection, kind: str, key: str, seq: int | None) -> None:
 
 
 async def _owner(conn: Connection, who: Principal, kind: str) -> Tenant:
-    """Whose a kind is, if this key may see it. The platform sees kinds too that were never opened to others."""
+    """The owner of a kind, if this key may see it. The platform also sees kinds without appends over HTTP."""
     if who.tenant.is_platform:
         known = await mailbox_kinds.get(conn, PLATFORM, kind)
         return known.tenant if known else PLATFORM
@@ -296,4 +296,4 @@ async def _owner(conn: Connection, who: Principal, kind: str) -> Tenant:
 
 async def _mailbox(conn: Connection, who: Principal, kind: str, key: str) -> MailboxRow:
     await _owner(conn, who, kind)
-    return found(await mailbox_admin.get(conn, kind, key), "mailbox")
+    return require_found(await mailbox_admin.get(conn, kind, key), "mailbox")

@@ -1,4 +1,4 @@
-"""Whose key is this?"""
+"""The principal of the request's key."""
 
 from datetime import datetime
 from uuid import UUID
@@ -23,7 +23,7 @@ class MeOut(Out):
 
 @router.get("", response_model=MeOut, responses=documented(401, 503), summary="Whose key is this?")
 async def get_me(who: AnyKey) -> MeOut:
-    """What the key of this request may do, and for whom."""
+    """Scopes and tenant of the key of this request."""
     return MeOut(
         key_id=who.key_id,
         name=who.name,

@@ -20,8 +20,8 @@ from trunkline.api.models import (
     Region,
     WhoseAgents,
     created,
-    found,
     refuse_in_use,
+    require_found,
 )
 from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
@@ -125,16 +125,16 @@ async def list_merchants(query: Annotated[MerchantQuery, Query()], who: ReadKey,
 @router.get("/{merchant_id}", response_model=MerchantOut, responses=READ_ERRORS, summary="Get a merchant")
 async def get_merchant(merchant_id: ObjectId, who: ReadKey, api: Deps) -> Merchant:
     async with api.store.reading() as connection:
-        return found(await tenants.get_merchant(connection, who.tenant, merchant_id), "merchant")
+        return require_found(await tenants.get_merchant(connection, who.tenant, merchant_id), "merchant")
 
 
 @router.patch(
     "/{merchant_id}", response_model=MerchantOut, responses=WRITE_ERRORS, summary="Change a merchant"
 )
 async def update_merchant(merchant_id: ObjectId, body: MerchantPatch, who: AdminKey, api: Deps) -> Merchant:
-    """What is left out stays as it is. `default_region`, `default_pool` and `max_concurrent` can be set to null."""
+    """Omitted fields do not change. `default_region`, `default_pool` and `max_concurrent` can be set to null."""
     async with api.store.writing() as tx:
-        merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        merchant = require_found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
         if body.weight is not None:
             require_platform(who, "set a merchant's weight")
         if "max_concurrent" in body.model_fields_set and who.tenant.merchant_id is not None:
@@ -144,7 +144,7 @@ async def update_merchant(merchant_id: ObjectId, body: MerchantPatch, who: Admin
                 "not_owner", "Only its reseller or the platform may say whose agents take the calls."
             )
         await _check_pool(tx, merchant.tenant, body.default_pool)
-        merchant = found(await tenants.update_merchant(tx, merchant_id, _change(body)), "merchant")
+        merchant = require_found(await tenants.update_merchant(tx, merchant_id, _change(body)), "merchant")
         details = body.model_dump(mode="json", exclude_unset=True)
         await record(tx, who, "merchant.changed", merchant.id, merchant.tenant, **details)
     return merchant
@@ -154,7 +154,7 @@ async def update_merchant(merchant_id: ObjectId, body: MerchantPatch, who: Admin
 async def delete_merchant(merchant_id: ObjectId, who: AdminKey, api: Deps) -> None:
     """Refused while it has leads, pools, numbers or keys that can still be used. A merchant cannot remove itself."""
     async with api.store.writing() as tx:
-        merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        merchant = require_found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
         if who.tenant.merchant_id is not None:
             raise forbidden("not_owner", "Only its reseller or the platform may remove a merchant.")
         refuse_in_use(await tenants.delete_merchant(tx, merchant_id), "merchant")

@@ -15,7 +15,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstrain
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import conflict, invalid
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Owned, created, found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Owned, created, require_found
 from trunkline.api.ownership import record
 from trunkline.api.paging import FIRST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
@@ -138,21 +138,21 @@ async def list_numbers(query: Annotated[NumberQuery, Query()], who: ReadKey, api
 @router.get("/{number_id}", response_model=NumberOut, responses=READ_ERRORS, summary="Get a number")
 async def get_number(number_id: UUID, who: ReadKey, api: Deps) -> Number:
     async with api.store.reading() as connection:
-        return _shown(found(await numbers.get(connection, who.tenant, number_id), "number"), who)
+        return _shown(require_found(await numbers.get(connection, who.tenant, number_id), "number"), who)
 
 
 @router.patch("/{number_id}", response_model=NumberOut, responses=WRITE_ERRORS, summary="Change a number")
 async def update_number(number_id: UUID, body: NumberPatch, who: AdminKey, api: Deps) -> Number:
-    """What is left out stays as it is. Needs a key of the platform with the scope `admin`."""
+    """Omitted fields do not change. Needs a key of the platform with the scope `admin`."""
     async with api.store.writing() as tx:
-        found(await numbers.get(tx, who.tenant, number_id), "number")
+        require_found(await numbers.get(tx, who.tenant, number_id), "number")
         require_platform(who, "change numbers")
         _check_carrier(api, body.carrier)
         if body.pool is not None:
             await _check_pool(tx, body.pool)
         if body.needs_idle:
             await _require_idle(tx, number_id)
-        number = found(await numbers.update(tx, number_id, _change(body)), "number")
+        number = require_found(await numbers.update(tx, number_id, _change(body)), "number")
         await record(tx, who, "number.changed", number.id, number.tenant, **_audited(body))
     return number
 
@@ -167,9 +167,9 @@ async def update_number(number_id: UUID, body: NumberPatch, who: AdminKey, api: 
 async def delete_number(
     number_id: UUID, query: Annotated[RemovalQuery, Query()], who: AdminKey, api: Deps, response: Response
 ) -> NumberOut | None:
-    """Refused while a call is on it; with `drain` it is set to draining instead. Needs a key of the platform."""
+    """Refused while it has a live call; with `drain` it is set to draining instead. Needs a key of the platform."""
     async with api.store.writing() as tx:
-        number = found(await numbers.get(tx, who.tenant, number_id), "number")
+        number = require_found(await numbers.get(tx, who.tenant, number_id), "number")
         require_platform(who, "remove numbers")
         held = await numbers.lock_and_count_held(tx, number_id)
         if held and query.drain:
@@ -181,14 +181,14 @@ async def delete_number(
 
 
 async def _drain(tx: Connection, who: Principal, number_id: UUID, response: Response) -> NumberOut:
-    number = found(await numbers.update(tx, number_id, NumberChange(status="draining")), "number")
+    number = require_found(await numbers.update(tx, number_id, NumberChange(status="draining")), "number")
     await record(tx, who, "number.changed", number.id, number.tenant, status="draining")
     response.status_code = 202
     return NumberOut.model_validate(number)
 
 
 def _shown(number: Number, who: Principal) -> Number:
-    """Whose number it is knows its calls. On a shared one they are other tenants' too."""
+    """The owner sees the calls of a number. On a shared one they are also those of other tenants."""
     return number if who.tenant.owns(number.tenant) else replace(number, channels_held=None)
 
 

@@ -1,4 +1,4 @@
-"""What goes on now, in one answer: for the console, for `trunkline top`, for a screen on the wall."""
+"""The present state in one response: for the console, for `trunkline top`, for a wall display."""
 
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -23,7 +23,7 @@ router = APIRouter(prefix=f"{API_ROOT}/overview", tags=["operation"])
 
 WINDOW_S = 300
 SLICE_S = 5
-# A process says that it is here every 5 s.
+# A process reports its presence every 5 s.
 SILENT_S = 20.0
 
 
@@ -67,7 +67,7 @@ class ProcessOut(Out):
     id: str
     roles: list[str]
     started_at: datetime
-    silent_s: float = Field(description="Since it was last heard of.")
+    silent_s: float = Field(description="Since its last report.")
     is_alive: bool
     is_leader: bool
 
@@ -117,9 +117,9 @@ async def get_overview(who: ReadKey, api: Deps) -> OverviewOut:
 
 
 async def _queues(connection: Connection, api: Api, tenant: Tenant) -> list[QueueOut]:
-    found = await live.queues(connection, tenant)
+    queues = await live.queues(connection, tenant)
     view = api.deps.dispatch
-    named = [(queue.pool_id, queue.merchant_id, queue.campaign_id) for queue in found]
+    named = [(queue.pool_id, queue.merchant_id, queue.campaign_id) for queue in queues]
     waits = await inputs.waits(
         connection,
         view.slots if view.agents.are_ours else None,
@@ -135,7 +135,7 @@ async def _queues(connection: Connection, api: Api, tenant: Tenant) -> list[Queu
     now = api.deps.clock.now()
     return [
         _queue(queue, causes.get(name), paces.get(name), now)
-        for queue, name in zip(found, named, strict=True)
+        for queue, name in zip(queues, named, strict=True)
     ]
 
 
@@ -159,13 +159,13 @@ def _queue(
 
 
 def _served_at(queue: Queue, pace: FlowPace, now: datetime) -> datetime | None:
-    """When the last of those that are due now is called. None: nobody can tell."""
+    """When the last of the leads that are due now will be called. None: unknown."""
     is_counted = queue.due < live.COUNT_MAX
     return estimate.ends_at(queue.due, pace.per_s, now, ()) if is_counted else None
 
 
 def _since(recent: Recent, now: datetime, *, exact: bool) -> datetime:
-    """To a tenant only the minute: how far it reaches tells how much others dial."""
+    """For a tenant only the minute: the exact time would reveal how much other tenants dial."""
     since = recent.since or now - timedelta(seconds=WINDOW_S)
     return since if exact else since.replace(second=0, microsecond=0)
 

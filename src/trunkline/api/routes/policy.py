@@ -1,5 +1,5 @@
-"""Calling policies: when, how often and after asking whom people are called. One layer per platform, reseller, merchant
-and campaign; restrictions add up, preferences are the nearest layer's."""
+"""Calling policies: windows, limits and pre-checks. One layer per platform, reseller, merchant and campaign;
+restrictions add up, preferences are those of the nearest layer."""
 
 from collections.abc import Callable, Container, Sequence
 from datetime import date, datetime
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import invalid, not_found
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, require_found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
 from trunkline.dispatch.policy_cache import campaign_key
@@ -99,7 +99,7 @@ class PacksOut(BaseModel):
     "/policy/packs", response_model=PacksOut, responses=READ_ERRORS, summary="List the packs of legal hours"
 )
 async def list_packs(who: ReadKey, api: Deps) -> PacksOut:
-    """Those that come with the platform, as far as its operator has not edited them, and those it has added."""
+    """Those that come with the platform, unless the operator edited them, and those that the operator added."""
     async with api.store.reading() as connection:
         edited = await _edited_packs(connection)
     known = known_packs(edited.values())
@@ -116,7 +116,7 @@ async def list_packs(who: ReadKey, api: Deps) -> PacksOut:
 async def put_pack(
     pack_name: PackPath, body: PackIn, who: AdminKey, api: Deps, afterwards: BackgroundTasks
 ) -> PackOut:
-    """For everybody who names it, within a second. Needs a key of the platform."""
+    """In force for all policies that name it within a second. Needs a key of the platform."""
     _require_operator(who)
     pack = Pack.model_validate(body.model_dump() | {"name": pack_name})
     async with api.store.writing() as tx:
@@ -132,8 +132,8 @@ async def put_pack(
     summary="Take back an edited pack",
 )
 async def delete_pack(pack_name: PackPath, who: AdminKey, api: Deps, afterwards: BackgroundTasks) -> None:
-    """What came with the platform under its name holds again. One that was added is gone; whoever still names it is
-    held to all packs together. Needs a key of the platform."""
+    """Restores the platform's own pack of this name. An added pack is removed; policies that still name it are held to
+    all packs together. Needs a key of the platform."""
     _require_operator(who)
     async with api.store.writing() as tx:
         if pack_name not in await _edited_packs(tx):
@@ -146,7 +146,7 @@ async def delete_pack(pack_name: PackPath, who: AdminKey, api: Deps, afterwards:
 
 @router.get("/policy", response_model=PolicyOut, responses=READ_ERRORS, summary="Get the platform's policy")
 async def get_platform_policy(who: ReadKey, api: Deps) -> PolicyOut:
-    """A tenant sees what restricts it, and neither prices nor pre-checks."""
+    """A tenant sees its restrictions, and neither prices nor pre-checks."""
     layer = await _get(api, who, PolicyKey("platform", ""))
     if not who.tenant.is_platform:
         layer.policy = {name: value for name, value in layer.policy.items() if name not in _PLATFORMS_OWN}
@@ -157,7 +157,7 @@ async def get_platform_policy(who: ReadKey, api: Deps) -> PolicyOut:
 async def put_platform_policy(
     body: CallingPolicy, who: AdminKey, api: Deps, afterwards: BackgroundTasks
 ) -> PolicyOut:
-    """For everybody: no reseller, merchant or campaign can loosen it. Edited packs stay, unless it names some."""
+    """For all tenants: no reseller, merchant or campaign can loosen it. Edited packs stay, unless it names some."""
     require_platform(who, "set the platform's policy")
     async with api.store.writing() as tx:
         if body.edited_packs is None:
@@ -179,7 +179,7 @@ async def put_platform_policy(
 )
 async def get_reseller_policy(reseller_id: ObjectId, who: ReadKey, api: Deps) -> PolicyOut:
     async with api.store.reading() as connection:
-        found(await tenants.get_reseller(connection, who.tenant, reseller_id), "reseller")
+        require_found(await tenants.get_reseller(connection, who.tenant, reseller_id), "reseller")
     return await _get(api, who, PolicyKey("reseller", reseller_id))
 
 
@@ -194,7 +194,7 @@ async def put_reseller_policy(
 ) -> PolicyOut:
     """For all its merchants."""
     async with api.store.writing() as tx:
-        reseller = found(await tenants.get_reseller(tx, who.tenant, reseller_id), "reseller")
+        reseller = require_found(await tenants.get_reseller(tx, who.tenant, reseller_id), "reseller")
         above = [PolicyKey("platform", "")]
         key = PolicyKey("reseller", reseller_id)
         row = await put_layer(tx, api, who, key, body, reseller.tenant, above=above)
@@ -224,7 +224,7 @@ async def put_merchant_policy(
 ) -> PolicyOut:
     """Takes effect within a second, also for leads that wait for a window to open. Replaces the whole layer."""
     async with api.store.writing() as tx:
-        merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        merchant = require_found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
         key = PolicyKey("merchant", merchant_id)
         row = await put_layer(tx, api, who, key, body, merchant.tenant, above=above_merchant(merchant.tenant))
     afterwards.add_task(wake_leads, api, merchant.tenant)
@@ -241,7 +241,7 @@ async def delete_merchant_policy(
     merchant_id: ObjectId, who: AdminKey, api: Deps, afterwards: BackgroundTasks
 ) -> None:
     async with api.store.writing() as tx:
-        merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        merchant = require_found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
         await store.remove(tx, PolicyKey("merchant", merchant_id))
         await record(tx, who, "policy.removed", f"merchant {merchant_id}", merchant.tenant)
     afterwards.add_task(wake_leads, api, merchant.tenant)
@@ -272,9 +272,9 @@ async def put_campaign_policy(
     api: Deps,
     afterwards: BackgroundTasks,
 ) -> PolicyOut:
-    """With its pace and its calls at once."""
+    """With its pace and its concurrent calls."""
     async with api.store.writing() as tx:
-        merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        merchant = require_found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
         above = [*above_merchant(merchant.tenant), PolicyKey("merchant", merchant_id)]
         key = campaign_key(merchant_id, campaign_id)
         row = await put_layer(tx, api, who, key, body, merchant.tenant, above=above)
@@ -289,7 +289,7 @@ def above_merchant(merchant: Tenant) -> list[PolicyKey]:
 
 async def _merchant(api: Api, who: Principal, merchant_id: str) -> None:
     async with api.store.reading() as connection:
-        found(await tenants.get_merchant(connection, who.tenant, merchant_id), "merchant")
+        require_found(await tenants.get_merchant(connection, who.tenant, merchant_id), "merchant")
 
 
 async def _get(api: Api, who: Principal, key: PolicyKey) -> PolicyOut:
@@ -342,7 +342,7 @@ def _refuse(
 
 
 async def _answer(api: Api, who: Principal, row: PolicyRow) -> PolicyOut:
-    """With a word on packs that are old."""
+    """With a warning about outdated packs."""
     layer = _out(row, who)
     if names := row.policy.get("packs"):
         async with api.store.reading() as connection:
@@ -372,7 +372,7 @@ def _out(row: PolicyRow, who: Principal) -> PolicyOut:
 
 
 def _require_operator(who: Principal) -> None:
-    """To a tenant there is nothing here to edit: it only sees what holds."""
+    """A tenant cannot edit these: it can only read them."""
     if not who.tenant.is_platform:
         raise not_found("edited pack")
 
@@ -386,7 +386,7 @@ async def _edited_packs(conn: Connection) -> dict[str, Pack]:
 async def _change_packs(
     tx: Connection, api: Api, who: Principal, change: Callable[[dict[str, Pack]], dict[str, Pack]]
 ) -> dict[str, Pack]:
-    """Under a lock: of two who edit at once, neither undoes the other."""
+    """Under a lock, so that concurrent edits do not undo each other."""
     await store.lock(tx)
     key = PolicyKey("platform", "")
     rows = await store.read(tx, [key])
@@ -415,7 +415,7 @@ def _pack(pack: Pack, edited: Container[str], today: date) -> PackOut:
 
 
 async def wake_leads(api: Api, tenant: Tenant) -> None:
-    """After the answer: leads that wait for a window look again, a batch at a time. What is left waits as it did."""
+    """After the response: reschedule leads that wait for a window, in batches. The others keep their due times."""
     try:
         while True:
             async with api.store.autocommit() as connection:

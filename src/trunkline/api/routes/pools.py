@@ -19,8 +19,8 @@ from trunkline.api.models import (
     Owned,
     WhoseAgents,
     created,
-    found,
     refuse_in_use,
+    require_found,
 )
 from trunkline.api.ownership import owner_of, record, require_owner
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
@@ -99,7 +99,7 @@ class PoolOut(Owned):
 
 @router.post("", status_code=201, response_model=PoolOut, responses=WRITE_ERRORS, summary="Create a pool")
 async def create_pool(body: PoolIn, who: AdminKey, api: Deps) -> Pool:
-    """Of a merchant, of a reseller for all its merchants, or of the platform for everybody."""
+    """Of a merchant, of a reseller for all its merchants, or of the platform for all tenants."""
     async with api.store.writing() as tx:
         owner = await owner_of(tx, who, body.reseller_id, body.merchant_id)
         if body.agents == "elsewhere":
@@ -133,14 +133,14 @@ async def list_pools(query: Annotated[PageQuery, Query()], who: ReadKey, api: De
 @router.get("/{pool_id}", response_model=PoolOut, responses=READ_ERRORS, summary="Get a pool")
 async def get_pool(pool_id: ObjectId, who: ReadKey, api: Deps) -> Pool:
     async with api.store.reading() as connection:
-        return found(await numbers.get_pool(connection, who.tenant, pool_id), "pool")
+        return require_found(await numbers.get_pool(connection, who.tenant, pool_id), "pool")
 
 
 @router.patch("/{pool_id}", response_model=PoolOut, responses=WRITE_ERRORS, summary="Change a pool")
 async def update_pool(pool_id: ObjectId, body: PoolPatch, who: AdminKey, api: Deps) -> Pool:
-    """What is left out stays as it is. The overflow is changed as a whole: both of its fields, or null for both."""
+    """Omitted fields do not change. The overflow is changed as a whole: both of its fields, or null for both."""
     async with api.store.writing() as tx:
-        pool = found(await numbers.get_pool(tx, who.tenant, pool_id), "pool")
+        pool = require_found(await numbers.get_pool(tx, who.tenant, pool_id), "pool")
         require_owner(who, pool.tenant, "pool")
         if body.agents is not None:
             _require_above_merchant(who)
@@ -155,7 +155,7 @@ async def update_pool(pool_id: ObjectId, body: PoolPatch, who: AdminKey, api: De
             region_affinity=body.region_affinity,
             agents=body.agents,
         )
-        pool = found(changed, "pool")
+        pool = require_found(changed, "pool")
         await record(tx, who, "pool.changed", pool.id, pool.tenant, **_audited(body))
     return pool
 
@@ -164,7 +164,7 @@ async def update_pool(pool_id: ObjectId, body: PoolPatch, who: AdminKey, api: De
 async def delete_pool(pool_id: ObjectId, who: AdminKey, api: Deps) -> None:
     """Refused while a number or a lead is in it, and while it is a merchant's default or another pool's overflow."""
     async with api.store.writing() as tx:
-        pool = found(await numbers.get_pool(tx, who.tenant, pool_id), "pool")
+        pool = require_found(await numbers.get_pool(tx, who.tenant, pool_id), "pool")
         require_owner(who, pool.tenant, "pool")
         refuse_in_use(await numbers.delete_pool(tx, pool_id), "pool")
         await record(tx, who, "pool.removed", pool.id, pool.tenant)
@@ -185,7 +185,7 @@ def _overflow(pool_id: str | None, after_s: float | None) -> Overflow | None:
 
 
 async def _check_overflow(tx: Connection, pool_id: str, owner: Tenant, overflow: Overflow | None) -> None:
-    """Every lead of the pool must be allowed to use the other one: it belongs to the same owner, or to one above."""
+    """Every lead of the pool must be allowed to use the overflow pool: it has the same owner, or one above."""
     if overflow is None:
         return
     if overflow.pool_id == pool_id:

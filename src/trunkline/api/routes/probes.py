@@ -1,4 +1,4 @@
-"""For those who watch the process: is it alive, is it ready, what does it measure?"""
+"""Probes for monitoring: health, readiness and metrics of the process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class NotReadyOut(ErrorOut):
 
 @router.get("/health", summary="Is the process alive?")
 async def get_health() -> HealthOut:
-    """Touches nothing but the process itself: restarting it would not bring an engine back."""
+    """Checks only the process itself: a restart would not bring an engine back."""
     return HealthOut(status="ok", version=__version__)
 
 
@@ -54,9 +54,9 @@ async def get_health() -> HealthOut:
     summary="Can the process do its work?",
 )
 async def get_ready(request: Request, api: Deps) -> ReadyOut | Response:
-    """Every dependency, each asked anew. `degraded`: one is away that this process can do without.
+    """Checks every dependency. `degraded`: one is away that this process can do without.
 
-    A process that answers carriers stays ready while Postgres or Valkey answers: people who have picked up are waiting.
+    A process that answers carriers stays ready while Postgres or Valkey answers: answered calls wait for a document.
     """
     probes = api.deps.probes
     timeout_s = api.deps.limits.probe_timeout_s
@@ -85,7 +85,7 @@ async def get_metrics(request: Request, api: Deps) -> Response:
 
 
 async def ask(name: str, probe: HealthProbe, timeout_s: float) -> ProbeOut:
-    """The reason goes to the log: this page is open, and the reason may name hosts."""
+    """The reason goes to the log: this page needs no key, and the reason may name hosts."""
     try:
         async with asyncio.timeout(timeout_s):
             await probe.check()

@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from trunkline.api.auth import API_ROOT, LeadsKey, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import conflict, invalid, unknown
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, require_found
 from trunkline.api.ownership import record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
@@ -120,7 +120,7 @@ class UpcomingQuery(BaseModel):
 
 
 class ReminderChange(Body):
-    """What is left out stays as it is. The schedule cannot be changed: cancel it and make another one."""
+    """Omitted fields do not change. The schedule cannot be changed: cancel the reminder and create another one."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": "Time for both medicines."}]})
 
@@ -148,7 +148,7 @@ class SkipIn(Body):
 async def create_reminder(
     body: ReminderRequest, who: LeadsKey, api: Deps, response: Response, afterwards: BackgroundTasks
 ) -> Reminder:
-    """With a `request_id` it is safe to repeat: 200 and the same reminder, or 409 if that one had other content."""
+    """Idempotent with a `request_id`: 200 and the same reminder, or 409 if that one had other content."""
     merchant_id = body.merchant_id or who.tenant.merchant_id
     if merchant_id is None:
         raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
@@ -188,7 +188,7 @@ async def list_reminders(query: Annotated[ReminderQuery, Query()], who: ReadKey,
 @router.get("/{reminder_id}", response_model=ReminderOut, responses=READ_ERRORS, summary="Get a reminder")
 async def get_reminder(reminder_id: UUID, who: ReadKey, api: Deps) -> Reminder:
     async with api.store.reading() as connection:
-        reminder = found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
+        reminder = require_found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
         return await _shown(connection, reminder)
 
 
@@ -219,10 +219,10 @@ async def change_reminder(reminder_id: UUID, body: ReminderChange, who: LeadsKey
 async def get_upcoming(
     reminder_id: UUID, query: Annotated[UpcomingQuery, Query()], who: ReadKey, api: Deps
 ) -> UpcomingListOut:
-    """In order, what is about to ring first: an occurrence becomes a lead shortly before its time, and waits. None
-    while it is paused."""
+    """In order, beginning with an occurrence that is a lead already: it becomes one shortly before its time. None while
+    the reminder is paused."""
     async with api.store.reading() as connection:
-        reminder = found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
+        reminder = require_found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
         waiting = await reminders.waiting(connection, [reminder_id])
         place = making.next_place(reminder)
         places = stored_series(reminder).upcoming(place, query.limit) if place else []
@@ -251,7 +251,7 @@ async def list_occurrences(
     cursors = Cursors(f"occurrences {reminder_id}", who, query)
     before = cursors.start_wall(datetime(9999, 12, 31))  # noqa: DTZ001 (a wall time)
     async with api.store.reading() as connection:
-        found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
+        require_found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
         rows = await reminders.occurrences(connection, reminder_id, before=before, limit=cursors.fetch_limit)
     return cursors.page(rows, lambda occurrence: occurrence.wall_at.isoformat())
 
@@ -263,8 +263,8 @@ async def list_occurrences(
     summary="Skip one occurrence of a reminder",
 )
 async def skip_occurrence(reminder_id: UUID, body: SkipIn, who: LeadsKey, api: Deps) -> Reminder:
-    """The next one to ring, or the one at a wall time. One that is a lead already is ended, as long as it waits: one
-    that is being called is not the next."""
+    """The next occurrence, or the one at a wall time. If it is a waiting lead already, the lead ends; an occurrence
+    that is being called does not count as the next."""
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
         skipped = await changes.skip(tx, reminder, body.wall_at)
@@ -286,8 +286,7 @@ async def skip_occurrence(reminder_id: UUID, body: SkipIn, who: LeadsKey, api: D
     summary="Ring the next occurrence now",
 )
 async def ring_next(reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: BackgroundTasks) -> Reminder:
-    """In the place of its own time: the one that is about to ring, or else the next of the series. Windows, limits and
-    stops hold as they do for every call."""
+    """Calls the next occurrence now instead of at its time. Windows, limits and stops apply as for every call."""
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
         rung = await making.make_now(tx, reminder)
@@ -304,7 +303,7 @@ async def ring_next(reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: Bac
     "/{reminder_id}/pause", response_model=ReminderOut, responses=WRITE_ERRORS, summary="Pause a reminder"
 )
 async def pause_reminder(reminder_id: UUID, who: LeadsKey, api: Deps) -> Reminder:
-    """What waits is skipped; who is being called goes on talking. Safe to repeat."""
+    """Waiting occurrences are skipped; live calls go on. Idempotent."""
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
         if reminder.status == "ACTIVE":
@@ -321,7 +320,7 @@ async def pause_reminder(reminder_id: UUID, who: LeadsKey, api: Deps) -> Reminde
 async def resume_reminder(
     reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
 ) -> Reminder:
-    """From its next occurrence on: what went by in the pause is not made up for. Safe to repeat."""
+    """From its next occurrence on; those that passed during the pause are not made up for. Idempotent."""
     made: list[UUID] = []
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
@@ -345,7 +344,7 @@ async def cancel_reminder(
     api: Deps,
     hang_up: Annotated[bool, Query(description="Cut short a call that is going on.")] = False,
 ) -> Reminder:
-    """It rings no more. It stays readable, with its occurrences. Safe to repeat."""
+    """No more calls. The reminder and its occurrences can still be read. Idempotent."""
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
         reminder = await changes.cancel(tx, reminder, hang_up=hang_up)
@@ -354,11 +353,11 @@ async def cancel_reminder(
 
 
 async def _locked(tx: Connection, who: Principal, reminder_id: UUID) -> Reminder:
-    return found(await reminders.lock(tx, who.tenant, reminder_id), "reminder")
+    return require_found(await reminders.lock(tx, who.tenant, reminder_id), "reminder")
 
 
 async def _shown(conn: Connection, reminder: Reminder) -> Reminder:
-    """With the occurrence that rings next, which may be a lead already."""
+    """With its next occurrence, which may be a lead already."""
     return (await _all_shown(conn, [reminder]))[0]
 
 
@@ -412,7 +411,7 @@ def _no_pool(body: ReminderRequest, carrier: str | None) -> FieldProblem:
 
 async def _sent_before(tx: Connection, new: NewReminder) -> Reminder:
     assert new.request_id is not None, "only a request_id is taken twice"
-    reminder = found(await reminders.by_request(tx, new.merchant_id, new.request_id), "reminder")
+    reminder = require_found(await reminders.by_request(tx, new.merchant_id, new.request_id), "reminder")
     if reminder.request_hash != new.request_hash:
         raise conflict(
             "request_id_reused", "This request_id was used before with other content. Choose another one."
@@ -423,7 +422,7 @@ async def _sent_before(tx: Connection, new: NewReminder) -> Reminder:
 async def _put_windows(
     tx: Connection, api: Api, who: Principal, reminder: Reminder, body: ReminderRequest
 ) -> None:
-    """As a layer of calling policy under the reminder's id: the dial looks at it like at every other one."""
+    """Stored as a layer of calling policy under the reminder's id, which the gates read like every other one."""
     key = campaign_key(reminder.merchant_id, reminder.id)
     above = [*above_merchant(reminder.tenant), PolicyKey("merchant", reminder.merchant_id)]
     layer = CallingPolicy(windows=body.windows, timezone=reminder.timezone)

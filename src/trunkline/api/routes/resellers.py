@@ -16,8 +16,8 @@ from trunkline.api.models import (
     Name,
     Out,
     created,
-    found,
     refuse_in_use,
+    require_found,
 )
 from trunkline.api.ownership import record
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
@@ -72,7 +72,7 @@ async def list_resellers(query: Annotated[PageQuery, Query()], who: ReadKey, api
 @router.get("/{reseller_id}", response_model=ResellerOut, responses=READ_ERRORS, summary="Get a reseller")
 async def get_reseller(reseller_id: ObjectId, who: ReadKey, api: Deps) -> Reseller:
     async with api.store.reading() as connection:
-        return found(await tenants.get_reseller(connection, who.tenant, reseller_id), "reseller")
+        return require_found(await tenants.get_reseller(connection, who.tenant, reseller_id), "reseller")
 
 
 @router.patch(
@@ -81,9 +81,9 @@ async def get_reseller(reseller_id: ObjectId, who: ReadKey, api: Deps) -> Resell
 async def update_reseller(reseller_id: ObjectId, body: ResellerPatch, who: AdminKey, api: Deps) -> Reseller:
     """Needs a key of the platform with the scope `admin`."""
     async with api.store.writing() as tx:
-        found(await tenants.get_reseller(tx, who.tenant, reseller_id), "reseller")
+        require_found(await tenants.get_reseller(tx, who.tenant, reseller_id), "reseller")
         require_platform(who, "change resellers")
-        reseller = found(await tenants.update_reseller(tx, reseller_id, body.name), "reseller")
+        reseller = require_found(await tenants.update_reseller(tx, reseller_id, body.name), "reseller")
         await record(tx, who, "reseller.changed", reseller.id, reseller.tenant, name=reseller.name)
     return reseller
 
@@ -92,7 +92,7 @@ async def update_reseller(reseller_id: ObjectId, body: ResellerPatch, who: Admin
 async def delete_reseller(reseller_id: ObjectId, who: AdminKey, api: Deps) -> None:
     """Refused while it has merchants, pools, numbers, leads or keys that can still be used."""
     async with api.store.writing() as tx:
-        reseller = found(await tenants.get_reseller(tx, who.tenant, reseller_id), "reseller")
+        reseller = require_found(await tenants.get_reseller(tx, who.tenant, reseller_id), "reseller")
         require_platform(who, "remove resellers")
         refuse_in_use(await tenants.delete_reseller(tx, reseller_id), "reseller")
         await record(tx, who, "reseller.removed", reseller.id, reseller.tenant)

@@ -1,4 +1,4 @@
-"""Webhook endpoints: where a tenant wants to hear of events, and the secret that signs what is sent there."""
+"""Webhook endpoints: URLs to which a tenant's events are sent, and the secrets that sign them."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -19,12 +19,12 @@ from trunkline.api.models import (
     Body,
     Owned,
     created,
-    found,
+    require_found,
 )
 from trunkline.api.ownership import owner_of, record, require_owner
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.api.routes.jobs import face_of
+from trunkline.api.routes.jobs import jobs_api
 from trunkline.http.addresses import URL_MAX, check_url
 from trunkline.jobs.platform import signing
 from trunkline.leads.ingest import FieldProblem, ObjectId
@@ -35,7 +35,7 @@ from trunkline.store.webhook_endpoints import Endpoint
 
 router = APIRouter(prefix=f"{API_ROOT}/webhook-endpoints", tags=["jobs"])
 
-# How long the secret before goes on signing beside a new one.
+# How long the previous secret signs beside a new one.
 OVERLAP_S = 24 * 3600.0
 EventType = Annotated[
     str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9_]*(\.[a-z0-9_]+)*)$", max_length=100)
@@ -92,7 +92,7 @@ async def create_endpoint(body: EndpointIn, who: AdminKey, api: Deps) -> NewSecr
             raise invalid(
                 FieldProblem("reseller_id", "Name the reseller or merchant whose events are meant.")
             )
-        sealed = face_of(api).sealer.seal(secret)
+        sealed = jobs_api(api).sealer.seal(secret)
         endpoint = await webhook_endpoints.insert(tx, new_id(), owner, body.url, body.event_types, sealed)
         made = created(endpoint, "An endpoint of this tenant with the URL", body.url)
         await record(tx, who, "webhook_endpoint.created", made.id, owner)
@@ -116,14 +116,16 @@ async def list_endpoints(query: Annotated[PageQuery, Query()], who: ReadKey, api
 )
 async def get_endpoint(endpoint_id: UUID, who: ReadKey, api: Deps) -> Endpoint:
     async with api.store.reading() as connection:
-        return found(await webhook_endpoints.get(connection, who.tenant, endpoint_id), "webhook endpoint")
+        return require_found(
+            await webhook_endpoints.get(connection, who.tenant, endpoint_id), "webhook endpoint"
+        )
 
 
 @router.patch(
     "/{endpoint_id}", response_model=EndpointOut, responses=WRITE_ERRORS, summary="Change a webhook endpoint"
 )
 async def change_endpoint(endpoint_id: UUID, body: EndpointChange, who: AdminKey, api: Deps) -> Endpoint:
-    """What is left out stays as it is."""
+    """Omitted fields do not change."""
     if body.url is not None:
         _check(api, body.url)
     async with api.store.writing() as tx:
@@ -140,7 +142,7 @@ async def change_endpoint(endpoint_id: UUID, body: EndpointChange, who: AdminKey
             reason="By hand" if body.status == "disabled" else None,
         )
         await record(tx, who, "webhook_endpoint.changed", endpoint_id, before.tenant)
-    return found(changed, "webhook endpoint")
+    return require_found(changed, "webhook endpoint")
 
 
 @router.post(
@@ -150,21 +152,21 @@ async def change_endpoint(endpoint_id: UUID, body: EndpointChange, who: AdminKey
     summary="Change the secret of a webhook endpoint",
 )
 async def rotate_secret(endpoint_id: UUID, who: AdminKey, api: Deps) -> NewSecretOut:
-    """For a day both secrets sign, so that the receiver can change over."""
+    """Both secrets sign for a day, so that the receiver can switch."""
     secret = signing.new_secret()
     async with api.store.writing() as tx:
         before = await _owned(tx, who, endpoint_id)
-        sealed = face_of(api).sealer.seal(secret)
+        sealed = jobs_api(api).sealer.seal(secret)
         changed = await webhook_endpoints.rotate(tx, endpoint_id, sealed, overlap_s=OVERLAP_S)
         await record(tx, who, "webhook_endpoint.secret_rotated", endpoint_id, before.tenant)
-    return _with_secret(found(changed, "webhook endpoint"), secret)
+    return _with_secret(require_found(changed, "webhook endpoint"), secret)
 
 
 @router.delete(
     "/{endpoint_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove a webhook endpoint"
 )
 async def delete_endpoint(endpoint_id: UUID, who: AdminKey, api: Deps) -> Response:
-    """What is still on its way to it ends as cancelled."""
+    """Pending deliveries to it end as cancelled."""
     async with api.store.writing() as tx:
         before = await _owned(tx, who, endpoint_id)
         await webhook_endpoints.delete(tx, endpoint_id)
@@ -173,13 +175,13 @@ async def delete_endpoint(endpoint_id: UUID, who: AdminKey, api: Deps) -> Respon
 
 
 async def _owned(tx: Connection, who: Principal, endpoint_id: UUID) -> Endpoint:
-    endpoint = found(await webhook_endpoints.get(tx, who.tenant, endpoint_id), "webhook endpoint")
+    endpoint = require_found(await webhook_endpoints.get(tx, who.tenant, endpoint_id), "webhook endpoint")
     require_owner(who, endpoint.tenant, "webhook endpoint")
     return endpoint
 
 
 def _check(api: Api, url: str) -> None:
-    problem = check_url(url, allow_insecure=face_of(api).allow_insecure_webhooks)
+    problem = check_url(url, allow_insecure=jobs_api(api).allow_insecure_webhooks)
     if problem is not None:
         raise invalid(FieldProblem("url", problem))
 

@@ -1,4 +1,4 @@
-"""Why is a lead not called? For a person who wants to know now."""
+"""Explains why a lead is not called now."""
 
 from datetime import datetime
 from uuid import UUID
@@ -8,7 +8,7 @@ from pydantic import AliasChoices, Field
 
 from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Deps
-from trunkline.api.models import READ_ERRORS, Out, found
+from trunkline.api.models import READ_ERRORS, Out, require_found
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.why import Why, why
 
@@ -21,7 +21,7 @@ class GateCheckOut(Out):
     detail: str | None
     until: datetime | None = Field(description="When it opens, as far as that is known.")
     set_by: str | None = Field(
-        description="Whose word it is that it is closed: a person or key, a layer of the policy, a setting."
+        description="What closed it: a person or key, a layer of the policy, a setting."
     )
 
 
@@ -54,10 +54,12 @@ class WhyOut(Out):
     "/{lead_id}/why", response_model=WhyOut, responses=READ_ERRORS, summary="Say why a lead is not called"
 )
 async def why_lead(lead_id: UUID, who: ReadKey, api: Deps) -> Why:
-    """The present answer: what keeps it from being called, or what refused it last. Every gate is listed as of now:
-    stops, the rollout, dialers, due time, numbers, lists, window, limits, pace, agents, channels, Valkey's memory.
+    """What keeps it from being called now, or what refused it last. Every gate is listed with its present state: stops,
+    the rollout, dialers, due time, numbers, lists, window, limits, pace, agents, channels, Valkey's projection.
 
-    A moment may be rounded where an exact one would tell of another tenant's calls.
+    A time may be rounded if the exact one would reveal another tenant's calls.
     """
     async with api.store.reading() as connection:
-        return found(await why(connection, Policies(), who.tenant, lead_id, api.deps.dispatch), "lead")
+        return require_found(
+            await why(connection, Policies(), who.tenant, lead_id, api.deps.dispatch), "lead"
+        )

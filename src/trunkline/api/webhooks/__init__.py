@@ -1,7 +1,7 @@
-"""The carriers' webhooks: verify, append, acknowledge. The work follows in the mailbox.
+"""The carriers' webhooks: verify, append, acknowledge. The mailbox worker does the rest.
 
-A request comes in through `routes`; `seen` says which URL the carrier was given, `reading` whom to believe, `answers`
-what the carrier shall do with the call.
+A request comes in through `routes`; `seen` derives the URL that the carrier has, `reading` verifies the request,
+`answers` chooses the document for the call.
 """
 
 from trunkline.api.webhooks.answers import FindStream

@@ -1,7 +1,7 @@
-"""What the carrier shall do with a call: connect it to a pod, let it wait, say that nobody is free, or end it.
+"""Chooses the document for a call: connect it to a pod, hold it, play that no agent is free, or end it.
 
-A document is given whatever is away or slow. An answered call has 0.9 s to get its pod; then it holds and asks again,
-where its carrier can hold, for as long as `ROUTER_HOLD_MAX` says, and then gets the operator's fallback.
+The carrier gets a document whatever is away or slow. An answered call has 0.9 s to get its pod; then it is held and
+polls again, if its carrier can hold, up to `ROUTER_HOLD_MAX`, and then gets the operator's fallback.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from trunkline.value import Value, replace
 
 log = get_logger(__name__)
 
-# How long a call on hold waits before the carrier asks again.
+# How long a call on hold waits before the carrier polls again.
 HOLD_S = 1
-# Pods are looked for until then, from the moment the carrier asked. The rest of 1.2 s is for the way back.
+# The time for an allocation, from the carrier's request. The rest of the 1.2 s is for the response.
 CONNECT_S = 0.9
-# Of that, for admitting a call that comes in: one short transaction.
+# The share of it for admitting an inbound call: one short transaction.
 ADMIT_SHARE = 0.5
 
 
 class AnswerReply(Value, frozen=True):
-    """What the carrier is told, and whether there was no agent for the call, or one that is not ours to see: that
-    decides what becomes of its lead."""
+    """The document for the carrier, and whether the call got no agent, or an external one: that decides the outcome of
+    its lead."""
 
     document: Document
     no_agent: bool = False
@@ -41,14 +41,14 @@ class AnswerReply(Value, frozen=True):
 
     @property
     def agent_joined(self) -> bool | None:
-        """As the call's event tells it. None: an agent was given to the call, and has to show itself."""
+        """For the call's event. None: the call got an agent, which has to prove that it joined."""
         if self.no_agent:
             return False
         return True if self.is_external else None
 
 
 FindStream = Callable[[CallToConnect], Awaitable[Stream | NoStream]]
-# Takes up a call that was given up and is answered now. False: a newer attempt is calling, or the lead has ended.
+# Reattaches a call whose attempt was written off. False: a newer attempt is live, or the lead has ended.
 Adopt = Callable[[UUID, str], Awaitable[bool]]
 
 
@@ -66,61 +66,61 @@ class Answers:
     hold_max_s: float = 0.0
     connect_s: float = CONNECT_S
 
-    async def to_answered(self, heard: VerifiedWebhook) -> AnswerReply:
-        """The answer gate: whether the call is still wanted is decided with its pod, in one step. A call that was
-        superseded, or that somebody wants ended, is hung up."""
-        with bind(attempt_id=str(heard.attempt_id)):
-            agent = heard.tag.agent or heard.event.agent
-            is_dialled = heard.event.direction == "outbound"
-            answered = CallToConnect(heard.event.call_id, heard.attempt_id, is_dialled, agent=agent)
-            return await self._connect(heard, answered)
+    async def to_answered(self, webhook: VerifiedWebhook) -> AnswerReply:
+        """The answer gate: one step decides whether the call is still wanted, and allocates its pod. A call that was
+        superseded or aborted is hung up."""
+        with bind(attempt_id=str(webhook.attempt_id)):
+            agent = webhook.tag.agent or webhook.event.agent
+            is_dialled = webhook.event.direction == "outbound"
+            answered = CallToConnect(webhook.event.call_id, webhook.attempt_id, is_dialled, agent=agent)
+            return await self._connect(webhook, answered)
 
-    async def to_resumed(self, heard: VerifiedWebhook) -> Document:
+    async def to_resumed(self, webhook: VerifiedWebhook) -> Document:
         """A stream has closed. If its call was not released, its agent was lost, and the person gets another one."""
-        event = heard.event
-        with bind(attempt_id=str(heard.attempt_id)):
+        event = webhook.event
+        with bind(attempt_id=str(webhook.attempt_id)):
             if event.kind == "ended":
-                return heard.carrier.hang_up_document()
+                return webhook.carrier.hang_up_document()
             is_dialled = event.direction == "outbound"
-            call = CallToConnect(event.call_id, heard.attempt_id, is_dialled, over_turn=heard.tag.turn)
-            return (await self._connect(heard, call)).document
+            call = CallToConnect(event.call_id, webhook.attempt_id, is_dialled, over_turn=webhook.tag.turn)
+            return (await self._connect(webhook, call)).document
 
-    async def to_arrived(self, heard: VerifiedWebhook) -> Document:
-        """A call rings at one of our numbers."""
-        event, carrier = heard.event, heard.carrier
-        answered = CallToConnect(event.call_id, heard.attempt_id, is_dialled=False)
-        with bind(attempt_id=str(heard.attempt_id)):
+    async def to_arrived(self, webhook: VerifiedWebhook) -> Document:
+        """An inbound call rings."""
+        event, carrier = webhook.event, webhook.carrier
+        answered = CallToConnect(event.call_id, webhook.attempt_id, is_dialled=False)
+        with bind(attempt_id=str(webhook.attempt_id)):
             try:
                 admitting = self.inbound.admit(
-                    carrier.name, heard.tag.account, event.call_id, event.to, event.from_
+                    carrier.name, webhook.tag.account, event.call_id, event.to, event.from_
                 )
                 admitted = await in_time(self.connect_s * ADMIT_SHARE, admitting)
             except UNAVAILABLE as error:
-                # Somebody rings. That nobody can write it down is no reason to leave them alone.
+                # The caller still gets an agent although Postgres cannot record the call.
                 log.error("inbound.store_unavailable", error=str(error))
-                return (await self._connect(heard, answered)).document
+                return (await self._connect(webhook, answered)).document
             match admitted:
                 case Taken(is_over=True):
                     return carrier.hang_up_document()
                 case Taken(merchant_id=merchant_id):
                     own = CallToConnect(
-                        event.call_id, heard.attempt_id, is_dialled=False, merchant_id=merchant_id
+                        event.call_id, webhook.attempt_id, is_dialled=False, merchant_id=merchant_id
                     )
-                    return (await self._connect(heard, own)).document
+                    return (await self._connect(webhook, own)).document
                 case Turned():
-                    return _turn_away(heard, admitted)
+                    return _refuse(webhook, admitted)
 
-    async def _connect(self, heard: VerifiedWebhook, answered: CallToConnect) -> AnswerReply:
-        carrier = heard.carrier
+    async def _connect(self, webhook: VerifiedWebhook, answered: CallToConnect) -> AnswerReply:
+        carrier = webhook.carrier
         if not carrier.streams:
             return AnswerReply(
                 carrier.answer_document("", {"attempt": str(answered.attempt_id)}), is_external=True
             )
-        match await self._find(heard, answered):
+        match await self._find(webhook, answered):
             case Stream() as stream:
                 return AnswerReply(
                     carrier.answer_document(
-                        stream.url, stream.parameters, self._resume_url(heard, stream.turn)
+                        stream.url, stream.parameters, self._resume_url(webhook, stream.turn)
                     )
                 )
             case NoStream(why="ended"):
@@ -128,19 +128,21 @@ class Answers:
                 return AnswerReply(carrier.hang_up_document())
             case NoStream(why="elsewhere"):
                 return AnswerReply(carrier.fallback_document(self.fallback), is_external=True)
-            case NoStream(why="hold" | "unknown", wait_max_s=wait_max_s) if self._may_hold(heard, wait_max_s):
-                return AnswerReply(carrier.hold_document(HOLD_S, self._again_url(heard)))
+            case NoStream(why="hold" | "unknown", wait_max_s=wait_max_s) if self._may_hold(
+                webhook, wait_max_s
+            ):
+                return AnswerReply(carrier.hold_document(HOLD_S, self._again_url(webhook)))
             case NoStream(why=why, message=message):
                 log.warning("answer.no_pod", call_id=answered.call_id, reason=why)
-                # The operator's own URL is somebody else's agent; an apology is none.
+                # The operator's own URL is an external agent; an apology is none.
                 is_external = bool(self.fallback.url)
                 fallback = replace(self.fallback, message=message) if message else self.fallback
                 document = carrier.fallback_document(fallback)
                 return AnswerReply(document, no_agent=not is_external, is_external=is_external)
 
-    async def _find(self, heard: VerifiedWebhook, answered: CallToConnect) -> Stream | NoStream:
-        """Whatever goes wrong is an answer too: somebody is on the line."""
-        passed_s = asyncio.get_running_loop().time() - heard.asked_at_s if heard.asked_at_s else 0.0
+    async def _find(self, webhook: VerifiedWebhook, answered: CallToConnect) -> Stream | NoStream:
+        """Never raises: a person waits on the phone, so every error becomes a document."""
+        passed_s = asyncio.get_running_loop().time() - webhook.asked_at_s if webhook.asked_at_s else 0.0
         try:
             return await in_time(max(self.connect_s - passed_s, 0.05), self._stream_of(answered))
         except UNAVAILABLE as error:
@@ -150,39 +152,45 @@ class Answers:
         return NoStream("unknown")
 
     async def _stream_of(self, answered: CallToConnect) -> Stream | NoStream:
-        found = await self.find_stream(answered)
-        if found == NoStream("given_up"):
+        stream = await self.find_stream(answered)
+        if stream == NoStream("given_up"):
             is_ours = await self.adopt(answered.attempt_id, answered.call_id)
-            found = await self.find_stream(answered) if is_ours else NoStream("ended")
-        return found
+            stream = await self.find_stream(answered) if is_ours else NoStream("ended")
+        return stream
 
-    def _may_hold(self, heard: VerifiedWebhook, wait_max_s: float) -> bool:
-        """How often it has held stands in its URL, signed, so that waiting ends also while no engine counts. Who may
-        wait for 2 s has to be told before that."""
-        held_s = (heard.tag.held + 1) * HOLD_S
-        return heard.carrier.can_hold and held_s <= self.hold_max_s and held_s < wait_max_s
+    def _may_hold(self, webhook: VerifiedWebhook, wait_max_s: float) -> bool:
+        """Its signed URL counts how often it was held, so that the wait ends also while no engine answers. A call that
+        may wait for 2 s must get its last document before that."""
+        held_s = (webhook.tag.held + 1) * HOLD_S
+        return webhook.carrier.can_hold and held_s <= self.hold_max_s and held_s < wait_max_s
 
-    def _again_url(self, heard: VerifiedWebhook) -> str:
-        held = heard.tag.held + 1
-        if heard.tag.kind == "resume":
-            return self._url(heard, "resume", turn=heard.tag.turn, held=held)
-        return self._url(heard, "answer", held=held, agent=heard.tag.agent)
+    def _again_url(self, webhook: VerifiedWebhook) -> str:
+        held = webhook.tag.held + 1
+        if webhook.tag.kind == "resume":
+            return self._url(webhook, "resume", turn=webhook.tag.turn, held=held)
+        return self._url(webhook, "answer", held=held, agent=webhook.tag.agent)
 
-    def _resume_url(self, heard: VerifiedWebhook, turn: int) -> str:
-        return self._url(heard, "resume", turn=turn)
+    def _resume_url(self, webhook: VerifiedWebhook, turn: int) -> str:
+        return self._url(webhook, "resume", turn=turn)
 
-    def _url(self, heard: VerifiedWebhook, kind: Any, **more: Any) -> str:
+    def _url(self, webhook: VerifiedWebhook, kind: Any, **more: Any) -> str:
         return callback_url(
-            heard.base_url, heard.carrier.name, kind, heard.attempt_id, self.keys, heard.tag.account, **more
+            webhook.base_url,
+            webhook.carrier.name,
+            kind,
+            webhook.attempt_id,
+            self.keys,
+            webhook.tag.account,
+            **more,
         )
 
 
-def _turn_away(heard: VerifiedWebhook, turned: Turned) -> Document:
+def _refuse(webhook: VerifiedWebhook, turned: Turned) -> Document:
     log.info("inbound.turned", reason=turned.reason, otherwise=turned.otherwise)
     match turned.otherwise:
         case "message":
-            return heard.carrier.busy_document(turned.message)
+            return webhook.carrier.busy_document(turned.message)
         case "redirect":
-            return heard.carrier.redirect_document(turned.redirect_to)
+            return webhook.carrier.redirect_document(turned.redirect_to)
         case "reject":
-            return heard.carrier.reject_document()
+            return webhook.carrier.reject_document()

@@ -1,7 +1,7 @@
-"""Events of answers: written after the carrier has its document, and tried again while Postgres is away.
+"""Writes the events of answers after the carrier has its document, and retries while Postgres is away.
 
-Somebody is on the line, so the document does not wait for a commit. What is lost with the process is told again by the
-carrier at the end of the call. Memory is bounded: beyond `waiting_max` an event is dropped, and counted.
+A person waits on the phone, so the document does not wait for a commit. If the process dies, the carrier's webhook at
+the end of the call carries the same facts. Memory is bounded: beyond `waiting_max` an event is dropped, and counted.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class LateEvents:
         return len(self._new)
 
     def put(self, carrier: str, event: NewEvent) -> None:
-        """Never waits and never fails: the answer goes out whatever becomes of its event."""
+        """Never waits and never fails: the response does not depend on its event."""
         if len(self._new) >= self._waiting_max:
             self._drop(carrier, event, "too many wait")
             return
@@ -46,12 +46,12 @@ class LateEvents:
             self._writer.add_done_callback(self._ended)
 
     async def written(self) -> None:
-        """Returns when nothing waits any more."""
+        """Returns when no event waits any more."""
         while self._writer is not None:
             await asyncio.wait({self._writer})
 
     async def aclose(self) -> None:
-        """What waits is written, if Postgres takes it at the first try."""
+        """Write the waiting events, with one try."""
         self._is_closing = True
         await self.written()
         for carrier, event in self._new:
@@ -71,7 +71,7 @@ class LateEvents:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, longest_s)
                 continue
-            except Exception as error:  # an event that no mailbox takes must not hold up the others
+            except Exception as error:  # an event that is refused must not block the others
                 log.error("answer.not_kept", events=len(batch), exc_info=error)
                 await self._one_by_one(batch)
                 receipts = []

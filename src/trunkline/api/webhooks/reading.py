@@ -1,11 +1,11 @@
-"""Whom to believe: a request becomes a verified event, or a refusal that leaves no trace but a metric.
+"""Verifies webhooks: a request becomes a verified event, or a refusal that leaves no trace but a metric.
 
-The URL proves itself before a byte of the body is waited for; the carrier's own signature is checked before anything of
-the body is read. A refusal says nothing about which of the two was wrong.
+The URL's signature is checked before a byte of the body is awaited; the carrier's own signature before the body is
+parsed. A refusal does not reveal which of the two was wrong.
 
-An account that this process does not know, or whose proof does not fit, is looked up once more before the webhook is
-refused (`telephony.account_look`). If that is not possible either, a call that was answered still gets its document:
-its URL is proof enough for that, and for nothing else.
+Before it refuses a webhook for its account or signature, this process reads the accounts once more
+(`telephony.account_check`). If that fails too, an answered call still gets its document: its URL is proof enough for
+that, and for nothing else.
 """
 
 import asyncio
@@ -41,23 +41,23 @@ from trunkline.value import Value
 
 log = get_logger(__name__)
 
-# A form of Twilio's is about 1 KB, a report of Vapi's with its transcript may be hundreds.
+# A form of Twilio is about 1 KB, a report of Vapi with its transcript may be hundreds.
 BODY_MAX_BYTES = 1024 * 1024
-# Whose URLs carry the attempt: our signature in them was made for one call.
+# Kinds whose URLs carry the attempt: the platform's signature in them is for one call.
 _OF_ONE_CALL: frozenset[CallbackKind] = frozenset({"answer", "resume"})
 
 
 class VerifiedWebhook(Value, frozen=True):
-    """An event, and the attempt it is about: one of ours, or that of a call which came in."""
+    """An event, and its attempt: a dialled one, or that of an inbound call."""
 
     carrier: Documents
     tag: CallbackTag
     event: CallEvent
-    # The URL as the carrier was given it, up to its path.
+    # The URL that the carrier has, up to its path.
     base_url: str
-    # When the request came, on the clock of the loop: what an answer may take counts from here.
+    # When the request came, on the clock of the loop: the deadline of an answer counts from here.
     asked_at_s: float = 0.0
-    # False: only the URL proves it. A document may be given for it, and nothing may be written.
+    # False: only the URL proves it. It may get a document, and nothing may be written.
     is_proven: bool = True
 
     @property
@@ -66,7 +66,7 @@ class VerifiedWebhook(Value, frozen=True):
 
 
 class _Judged(Value, frozen=True):
-    """What came of a request, and at which of the URLs that it may have been sent to."""
+    """The verdict on a request, and which of the possible URLs it was sent to."""
 
     carrier: Documents | None
     result: WebhookResult
@@ -113,12 +113,12 @@ class WebhookReader:
         return _heard(judged, tag, asked_at_s)
 
     def tag(self, request: Request) -> CallbackTag | None:
-        """What the URL says, if it proves itself."""
+        """The tag of the URL, if its signature is valid."""
         tag = verify_callback(self._view.urls(request.scope)[0], self._keys)
         return tag if isinstance(tag, CallbackTag) else None
 
     def seen(self, request: Request) -> dict[str, object] | Response:
-        """The URLs that this request may have been sent to, and who sent it on. Only for a URL that proves itself."""
+        """The URLs that this request may have been sent to, and its proxy. Only for a URL with a valid signature."""
         urls = self._view.urls(request.scope)
         tag = verify_callback(urls[0], self._keys)
         if isinstance(tag, Forged):
@@ -150,7 +150,7 @@ class WebhookReader:
 
 
 def _as_sent(request: Request, urls: Sequence[str], body: bytes, tag: CallbackTag) -> list[WebhookRequest]:
-    # Through `request.headers` every name would be looked for in all of them.
+    # `request.headers` would scan all headers for every name.
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
     return [WebhookRequest(request.method, url, headers, body, tag) for url in urls]
 
@@ -176,7 +176,7 @@ def _received(carrier: str) -> Counter:
 
 
 def _label(carrier: str) -> str:
-    """Anybody can make up names; a metric has only those there are."""
+    """Clients can invent names; the metric has only those of carriers."""
     return carrier if carrier in CARRIERS else "unknown"
 
 

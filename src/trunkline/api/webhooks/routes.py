@@ -1,7 +1,7 @@
 """The routes of webhooks: plain Starlette, because they are the hottest of the platform.
 
-What is told is kept before it is acknowledged. What is asked is different: somebody is on the line. An answer is a
-document within `ANSWER_S`, whatever is away, hangs or breaks, and what it tells is written afterwards.
+A status event is stored before it is acknowledged. A request for a document is different, because a person waits on the
+phone: the response is a document within `ANSWER_S`, whatever is away or hangs, and its event is written afterwards.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,9 +38,9 @@ from trunkline.telephony.documents import last_resorts
 
 log = get_logger(__name__)
 
-# "Kept, nothing to say." Exotel wants a 200 and no other.
+# The status of an acknowledgement, 204 by default. Exotel accepts only 200.
 _KEPT: Mapping[str, int] = {"exotel": 200}
-# Within this time a carrier has its document. The person hears nothing until then.
+# Within this time a carrier gets its document. The person hears silence until then.
 ANSWER_S = 1.2
 
 
@@ -54,7 +54,7 @@ class WebhookDeps:
     view: PublicView
     inbound: Inbound
     find_stream: FindStream
-    # Answers are written after they were given; a test may wait for them here.
+    # Events of answers are written after the response; a test may wait for them here.
     late_events: LateEvents
     look: AccountLook | None = None
     adopt: Adopt = never_adopt
@@ -97,53 +97,53 @@ class WebhookRoutes:
         ]
 
     async def event(self, request: Request) -> Response:
-        """Something happened to a call: kept, then answered."""
-        heard = await self._reader.read(request)
-        if isinstance(heard, Response):
-            return heard
-        event = self._event(heard)
+        """A status of a call: stored, then acknowledged."""
+        webhook = await self._reader.read(request)
+        if isinstance(webhook, Response):
+            return webhook
+        event = self._event(webhook)
         try:
             receipt = await self._inbox.append(event)
         except StoreUnavailable:
-            # The carrier is asked to send it again, and may not: it is written when Postgres is back.
-            self._late_events.put(heard.carrier.name, event)
+            # The response asks the carrier for a retry, which it may not send: so this process writes it later too.
+            self._late_events.put(webhook.carrier.name, event)
             raise
         if not receipt.created:
-            metrics.WEBHOOKS_REPEATED.labels(heard.carrier.name).inc()
-        return Response(status_code=_KEPT.get(heard.carrier.name, 204))
+            metrics.WEBHOOKS_REPEATED.labels(webhook.carrier.name).inc()
+        return Response(status_code=_KEPT.get(webhook.carrier.name, 204))
 
     async def seen(self, request: Request) -> Response:
-        """For the doctor: a carrier signs the URL that it was given, and we verify the one that we see."""
+        """For the doctor: a carrier signs the URL that it has, and the API verifies the one that it sees."""
         found = self._reader.seen(request)
         return found if isinstance(found, Response) else _json(found)
 
     async def answer(self, request: Request) -> Response:
-        """Somebody picked up: what shall the carrier do with the call?"""
+        """The document for a call that was answered."""
         return await self._with_a_document(request, self._answered)
 
     async def resume(self, request: Request) -> Response:
-        """A stream has closed: what shall the carrier do with the call?"""
+        """The document for a call whose stream has closed."""
         return await self._with_a_document(request, self._answers.to_resumed)
 
     async def arrival(self, request: Request) -> Response:
-        """Somebody calls us: what shall the carrier do with the call?"""
+        """The document for an inbound call."""
         return await self._with_a_document(request, self._arrived)
 
-    async def _answered(self, heard: VerifiedWebhook) -> Document:
-        reply = await self._answers.to_answered(heard)
-        if heard.is_proven:
-            self._late_events.put(heard.carrier.name, self._event(heard, agent_joined=reply.agent_joined))
+    async def _answered(self, webhook: VerifiedWebhook) -> Document:
+        reply = await self._answers.to_answered(webhook)
+        if webhook.is_proven:
+            self._late_events.put(webhook.carrier.name, self._event(webhook, agent_joined=reply.agent_joined))
         return reply.document
 
-    async def _arrived(self, heard: VerifiedWebhook) -> Document:
-        return await self._answers.to_arrived(heard)
+    async def _arrived(self, webhook: VerifiedWebhook) -> Document:
+        return await self._answers.to_arrived(webhook)
 
     async def _with_a_document(
         self, request: Request, answer: Callable[[VerifiedWebhook], Awaitable[Document]]
     ) -> Response:
         carrier = request.path_params["carrier"]
         try:
-            return await in_time(self._answer_s, self._asked(request, answer))
+            return await in_time(self._answer_s, self._document(request, answer))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -155,21 +155,21 @@ class WebhookRoutes:
             )
         return self._last_resort(request)
 
-    async def _asked(
+    async def _document(
         self, request: Request, answer: Callable[[VerifiedWebhook], Awaitable[Document]]
     ) -> Response:
-        heard = await self._reader.read(request)
-        if isinstance(heard, Response):
-            if heard.status_code < 400:  # truly from the carrier, which waits for a document
+        webhook = await self._reader.read(request)
+        if isinstance(webhook, Response):
+            if webhook.status_code < 400:  # truly from the carrier, which waits for a document
                 return self._last_resort(request)
             _got(request.path_params["carrier"], "refused")
-            return heard
-        document = await answer(heard)
-        _got(heard.carrier.name, "document" if heard.is_proven else "unproven")
-        return _told(document)
+            return webhook
+        document = await answer(webhook)
+        _got(webhook.carrier.name, "document" if webhook.is_proven else "unproven")
+        return _response(document)
 
     def _last_resort(self, request: Request) -> Response:
-        """Built when the process started. Whoever does not even know our URL is not told it."""
+        """A document built when the process started. Only for a URL with a valid signature."""
         carrier = request.path_params["carrier"]
         document, tag = self._last_resorts.get(carrier), self._reader.tag(request)
         if document is None or tag is None:
@@ -177,14 +177,14 @@ class WebhookRoutes:
         _got(carrier, "last_resort")
         if tag.attempt_id is not None and tag.kind == "answer":
             self._late_events.put(carrier, _without_stream(tag.attempt_id, self._is_fallback_elsewhere))
-        return _told(document)
+        return _response(document)
 
-    def _event(self, heard: VerifiedWebhook, *, agent_joined: bool | None = None) -> NewEvent:
-        event, no_agent = heard.event, agent_joined is False
+    def _event(self, webhook: VerifiedWebhook, *, agent_joined: bool | None = None) -> NewEvent:
+        event, no_agent = webhook.event, agent_joined is False
         return NewEvent(
             kind=KIND,
-            key=str(heard.attempt_id),
-            # A call that was held and then found nobody is answered twice, and the second time says more.
+            key=str(webhook.attempt_id),
+            # A call that was held and then got no agent has two answer events, and the second has more information.
             dedupe_key=f"{event.dedupe_key}:no_agent" if no_agent else event.dedupe_key,
             type=event.kind,
             payload={
@@ -208,7 +208,7 @@ class WebhookRoutes:
 
 
 def _without_stream(attempt_id: UUID, is_elsewhere: bool) -> NewEvent:
-    """The call was told the last resort: an apology is no agent, and the operator's own URL is one elsewhere."""
+    """The call got the last-resort document: an apology is no agent, and the operator's own URL is an external one."""
     return NewEvent(
         kind=KIND,
         key=str(attempt_id),
@@ -226,7 +226,7 @@ def _json(content: object) -> Response:
     return Response(msgspec.json.encode(content), media_type="application/json")
 
 
-def _told(document: Document) -> Response:
+def _response(document: Document) -> Response:
     return Response(document.body, document.status, media_type=document.content_type)
 
 

@@ -1,7 +1,7 @@
-"""Which URL the carrier was given. Carriers sign it, whatever proxies made of the request on its way here.
+"""Derives the URL that the carrier has. Carriers sign it, whatever proxies changed in the request.
 
-PUBLIC_BASE_URL wins. Without it, what a proxy says of host and scheme is believed if the proxy is one of ours, and from
-anybody else only what the request itself says. Nothing here proves anything: a wrong URL is one that no signature fits.
+PUBLIC_BASE_URL wins. Without it the forwarded host and scheme count if the proxy is trusted, else only those of the
+request itself. Nothing here proves anything: no signature fits a wrong URL.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 Network = IPv4Network | IPv6Network
 
-# Several proxies may each have added a value. More than these are somebody's game.
+# Several proxies may each have added a value. More than these are not legitimate.
 FORWARDED_MAX = 3
 _NO_HOST = frozenset("/\\@?# ")
 
@@ -22,7 +22,7 @@ _NO_HOST = frozenset("/\\@?# ")
 class PublicView:
     base_url: str | None = None
     trusted: Sequence[Network] = ()
-    # Where carriers ask for the answer to a call when they got none at `base_url`.
+    # Where carriers request the document of a call when they got none at `base_url`.
     fallback_base_url: str | None = None
 
     def urls(self, scope: Scope) -> list[str]:
@@ -33,7 +33,7 @@ class PublicView:
         return [f"{base}{target}" for base in self._bases(scope)]
 
     def trusts(self, scope: Scope) -> bool:
-        """Whether what it says of host and scheme is believed."""
+        """Whether its forwarded host and scheme are trusted."""
         return self._is_trusted(scope.get("client"))
 
     def _bases(self, scope: Scope) -> list[str]:
@@ -47,8 +47,8 @@ class PublicView:
             return [own, *fallback]
         schemes = _values(headers.getlist("x-forwarded-proto")) or [scope.get("scheme", "http")]
         hosts = _values(headers.getlist("x-forwarded-host")) or [headers.get("host", "")]
-        told = [f"{scheme}://{host}" for scheme in schemes for host in hosts]
-        return list(dict.fromkeys([*told, own, *fallback]))
+        forwarded = [f"{scheme}://{host}" for scheme in schemes for host in hosts]
+        return list(dict.fromkeys([*forwarded, own, *fallback]))
 
     def _is_trusted(self, client: tuple[str, int] | None) -> bool:
         if not self.trusted or not client:
@@ -63,6 +63,6 @@ class PublicView:
 
 
 def _values(headers: Iterable[str]) -> list[str]:
-    """Each header may be a list. What could not be part of a URL is left out."""
+    """Each header may be a list. Values that cannot be part of a URL are dropped."""
     parts = [part.strip() for header in headers for part in header.split(",")]
     return [part for part in parts if part.isascii() and not set(part) & _NO_HOST and part][:FORWARDED_MAX]

@@ -1,1 +1,1 @@
-"""The platform's own job types. `catalogue` names them all and says who runs them."""
+"""The platform's own job types. `catalogue` lists them all with their handlers."""

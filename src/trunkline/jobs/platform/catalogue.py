@@ -1,4 +1,4 @@
-"""Every job type of the platform, and who runs it."""
+"""Every job type of the platform, and its handler."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from trunkline.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class PlatformParts:
-    """What the platform's handlers need. `outgoing` is the caller's to close."""
+    """The dependencies of the platform's handlers. The caller closes `outgoing`."""
 
     database: Database
     sealer: Sealer
@@ -33,12 +33,12 @@ class PlatformParts:
     files: FileStore
     outbox: Outbox
     enricher: Enricher | None = None
-    # Whose credentials open a recording.
+    # Gives the credentials for a recording.
     authorize: Authorize | None = None
 
 
 def known_types() -> Registry:
-    """For a process that enqueues and does not run: the platform's types and those declared by `@job`."""
+    """For a process that enqueues jobs and runs none: the platform's types and those declared by `@job`."""
     return Registry([DELIVER_WEBHOOK, ENRICH_CALL, EXPORT, REPORT_LEAD, *declared])
 
 

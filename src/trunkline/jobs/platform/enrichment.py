@@ -1,7 +1,8 @@
-"""`enrich_call`: fetch what the carrier kept of a call and let an enricher make something of it. Once per item.
+"""`enrich_call`: an enricher fetches the carrier's recording and transcript of a call and processes them. Once per
+item.
 
-The item's row is the guard: whoever finds it no longer ENRICHING has nothing to do. The result and the end of the job
-are one transaction, so a run that lost its lease writes neither.
+The item's row is the guard: a run that finds it no longer ENRICHING does nothing. The result and the end of the job are
+one transaction, so a run that lost its lease writes neither.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -31,7 +32,7 @@ TRANSCRIPT_BYTES_MAX = 5 * 1024 * 1024
 FETCH_TIMEOUT_S = 300.0
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_MAX = 3
-# Where a recording or transcript may be fetched from. Another reference (s3://…) is left to an enricher that knows it.
+# URLs that the built-in enricher fetches. Another reference (s3://…) needs an enricher of the application.
 FETCHED = ("https://", "http://")
 
 
@@ -39,7 +40,7 @@ class EnrichCall(msgspec.Struct):
     item_id: str
 
 
-# A carrier may need a quarter of an hour to have a recording ready, and may be away for longer.
+# A carrier may take 15 minutes to have a recording ready, and may be away for longer.
 ENRICH_CALL: JobType[EnrichCall] = JobType(
     "enrich_call",
     EnrichCall,
@@ -49,23 +50,23 @@ ENRICH_CALL: JobType[EnrichCall] = JobType(
 
 @dataclass(frozen=True, slots=True)
 class CallSource:
-    """What a carrier or an agent left behind of a call: URLs, or whatever else leads to it."""
+    """References to a call's recording and transcript, from the carrier or the agent: URLs or other data."""
 
     recording_url: str | None = None
     transcript_url: str | None = None
     data: dict[str, Any] | None = None
-    # Whose account opens the recording, where its carrier told of it.
+    # The carrier account that opens the recording, if the carrier reported it.
     carrier: str | None = None
     account: str | None = None
 
 
-# The Authorization header for a URL that the carrier of this source told of; None where there is none.
+# The Authorization header for a URL of this source's carrier; None if there is none.
 Authorize = Callable[[CallSource, str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One item to be enriched: a call, or one of its recordings."""
+    """A request to enrich one item: a call, or one of its recordings."""
 
     item_id: str
     source: CallSource
@@ -74,13 +75,14 @@ class Wanted:
 
 
 class Enricher(Protocol):
-    """Makes something of a call. It may be asked twice for one item; only one answer is kept."""
+    """Enriches a call. It may run twice for one item; only one result is stored."""
 
     async def enrich(self, item: Item) -> Enriched | Failed: ...
 
 
 async def request_enrichment(tx: Connection, outbox: Outbox, wanted: Iterable[Wanted]) -> list[Inserted]:
-    """Ask for the enrichment of calls, in the transaction that learnt of them. Again for a known item: nothing."""
+    """Enqueue the enrichment of calls, in the transaction that recorded them. A second request for an item does
+    nothing."""
     by_id = {each.item_id: each for each in wanted}
     if not by_id:
         return []
@@ -100,7 +102,7 @@ def _item(wanted: Wanted) -> NewItem:
 
 
 class EnrichmentService:
-    """Takes requests for enrichment where calls end. There is none where nobody wants calls enriched."""
+    """Requests enrichment when calls end. It does not exist where enrichment is off."""
 
     def __init__(self, outbox: Outbox):
         self._outbox = outbox
@@ -130,9 +132,9 @@ class CallEnrichment:
         enriched = await self._enricher.enrich(item)
         if isinstance(enriched, Failed):
             return enriched
-        return await self._keep(item, enriched, run)
+        return await self._store(item, enriched, run)
 
-    async def _keep(self, item: Item, enriched: Enriched, run: Run) -> Outcome:
+    async def _store(self, item: Item, enriched: Enriched, run: Run) -> Outcome:
         async with self._database.transaction() as tx:
             if not await enrichments.complete(tx, item.item_id, enriched):
                 return Done({"skipped": "finished by another run"})
@@ -142,7 +144,7 @@ class CallEnrichment:
 
 
 class FetchingEnricher:
-    """Keeps the recording as a file and the transcript as text. Others may add to what it finds."""
+    """Stores the recording as a file and the transcript as text."""
 
     def __init__(self, outgoing: Outgoing, files: FileStore, authorize: Authorize | None = None):
         self._outgoing = outgoing
@@ -180,7 +182,7 @@ class FetchingEnricher:
 
     @asynccontextmanager
     async def _followed(self, source: CallSource, url: str) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Carriers send us on to where the file lies. Every address on the way is checked like the first, and told of
+        """Follow the carrier's redirects to the file. Every address on the way is checked like the first, and gets
         credentials only if it is the carrier's own."""
         status = 0
         for _ in range(REDIRECTS_MAX + 1):

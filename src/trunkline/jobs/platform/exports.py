@@ -25,12 +25,12 @@ COLUMNS = (
 )  # fmt: skip
 # A spreadsheet would run a cell that begins like this.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-# Of these we know the form, and a phone number begins with a plus.
-_OURS = frozenset({"phone", "payload"})
+# Columns whose format is safe; a phone number begins with a plus.
+_SAFE = frozenset({"phone", "payload"})
 
 
 class Export(msgspec.Struct):
-    """Of the job's own tenant. The platform's jobs export everything."""
+    """Leads of the job's own tenant. A job of the platform exports those of all."""
 
     merchant_id: str | None = None
     status: LeadStatus | None = None
@@ -41,7 +41,7 @@ EXPORT: JobType[Export] = JobType("export", Export, Policy(priority=80, per_key=
 
 
 class LeadExport:
-    """The handler. A run that is repeated writes the same file anew."""
+    """The handler. A repeated run overwrites the same file."""
 
     def __init__(self, database: Database, files: FileStore):
         self._database = database
@@ -75,7 +75,7 @@ def _cell(name: str, value: object) -> object:
     match value:
         case dict():
             return msgspec.json.encode(value).decode()
-        case str() if name not in _OURS and value.startswith(_FORMULA):
+        case str() if name not in _SAFE and value.startswith(_FORMULA):
             return f"'{value}"
         case datetime():
             return value.isoformat()

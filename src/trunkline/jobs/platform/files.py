@@ -1,4 +1,4 @@
-"""Files that jobs make: recordings and exports, in a folder of the platform. Whole or not at all."""
+"""Files that jobs write: recordings and exports, in a folder of the platform. A file appears complete or not at all."""
 
 import os
 import re
@@ -19,7 +19,7 @@ class FileTooLarge(ValueError):
 
 
 class Draft:
-    """A file that is being written, unseen by anybody."""
+    """A file that is being written, not yet visible under its name."""
 
     def __init__(self, file: BinaryIO, bytes_max: int):
         self._file = file
@@ -34,13 +34,13 @@ class Draft:
 
 
 class FileStore:
-    """A folder. Another store, of objects, would have the same methods."""
+    """A folder. An object store would have the same methods."""
 
     def __init__(self, folder: Path):
         self._folder = folder
 
     def path(self, name: str) -> Path:
-        """Where a file is. A name is one word: it cannot lead out of the folder."""
+        """The path of a file. A name has no separators: it cannot lead out of the folder."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a file")
         return self._folder / name
@@ -60,7 +60,7 @@ class FileStore:
             temporary.unlink(missing_ok=True)
 
     def remove(self, name: str) -> bool:
-        """Whether there was such a file of ours."""
+        """Whether there was such a file."""
         try:
             self.path(name).unlink()
         except (ValueError, FileNotFoundError):
@@ -68,7 +68,7 @@ class FileStore:
         return True
 
     def remove_older(self, beginning: str, age_s: float) -> int:
-        """Files whose names begin like this and that were not changed for so long."""
+        """Remove files whose names begin with `beginning` and that did not change for `age_s`."""
         removed = 0
         for place in self._folder.glob(f"{beginning}*") if self._folder.is_dir() else ():
             try:

@@ -1,8 +1,8 @@
-"""`report_lead`: a lead has ended, or is called again. Whoever wants to hear of it gets a `lead.finished`, or a
-`lead.reopened`.
+"""`report_lead`: a lead has ended, or was reopened. Subscribed endpoints get a `lead.finished` or a `lead.reopened`.
 
-Enqueued by Postgres itself with the end of the lead or the order (`0045_reopenings.sql`), whoever gives it. It only
-finds out whom to tell; each of them is told by a job of its own, so that a receiver that is down keeps nobody waiting.
+A trigger in Postgres enqueues it with the end of the lead or with the reopening (`0045_reopenings.sql`), whichever
+component causes it. The job only selects the endpoints; each gets a delivery job of its own, so that an endpoint that
+is down delays no other.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ LEAD_REOPENED = "lead.reopened"
 
 
 class LeadEnd(msgspec.Struct):
-    """The end of a lead, or the order by which it is called again: the number of orders tells one end from the next."""
+    """The end of a lead, or a reopening: `reopen_no` distinguishes one end of the lead from the next."""
 
     lead_id: UUID
     reopen_no: int = 0
@@ -53,14 +53,14 @@ class LeadReport:
     async def run(self, end: LeadEnd, run: Run) -> Outcome:
         async with self._database.transaction() as tx:
             lead = await leads.get(tx, PLATFORM, end.lead_id)
-            told = await _message(tx, lead, end) if lead is not None else None
-            if lead is None or told is None:
+            message = await _message(tx, lead, end) if lead is not None else None
+            if lead is None or message is None:
                 return Cancel("The lead is gone, or waits again")
-            event_type, at, data = told
+            event_type, at, data = message
             jobs = await deliver(
                 tx,
                 self._outbox,
-                await self._listeners(tx, lead, event_type),
+                await self._endpoints(tx, lead, event_type),
                 lead.tenant,
                 event_type,
                 data,
@@ -72,18 +72,18 @@ class LeadReport:
         self._outbox.wake(*jobs)
         return Done(result)
 
-    async def _listeners(self, tx: Connection, lead: Lead, event_type: str) -> list[UUID]:
-        """Endpoints of the tenant, and the URL that came with the lead; one that is both is told once."""
-        found = await webhook_endpoints.subscribed(tx, lead.tenant, event_type)
+    async def _endpoints(self, tx: Connection, lead: Lead, event_type: str) -> list[UUID]:
+        """Endpoints of the tenant, and the URL that came with the lead, without duplicates."""
+        endpoints = await webhook_endpoints.subscribed(tx, lead.tenant, event_type)
         if lead.reporting_webhook_url is not None:
             own = await ensure_endpoint(tx, self._sealer, lead.tenant, lead.reporting_webhook_url)
-            found = [*(endpoint_id for endpoint_id in found if endpoint_id != own.id), own.id]
-        return found
+            endpoints = [*(endpoint_id for endpoint_id in endpoints if endpoint_id != own.id), own.id]
+        return endpoints
 
 
 async def _message(tx: Connection, lead: Lead, end: LeadEnd) -> tuple[str, datetime, dict[str, Any]] | None:
-    """What is told, and since when it is so. An end that an order has followed meanwhile is told as it was. None: the
-    lead waits again because its agent said so, and has not ended."""
+    """Event type, time and data. If the lead was reopened meanwhile, they are those of its previous end. None: the
+    agent's report made the lead wait again, so it has not ended."""
     if end.is_reopened:
         order = await lead_reopenings.get(tx, lead.id, end.reopen_no)
         return None if order is None else (LEAD_REOPENED, order.at, reopened_data(lead, order))
@@ -105,13 +105,13 @@ async def _message(tx: Connection, lead: Lead, end: LeadEnd) -> tuple[str, datet
 
 
 def _about(end: LeadEnd) -> str:
-    """The message's id: a repeat has the same one, the end of the next order another."""
+    """The message's id: the same for a repeat, another for the end after the next reopening."""
     order = f"_{end.reopen_no}" if end.reopen_no else ""
     return f"{end.lead_id.hex}{order}{'_reopened' if end.is_reopened else ''}"
 
 
 def reopened_data(lead: Lead, order: Reopening) -> dict[str, Any]:
-    """`previous_outcome` is what its last `lead.finished` said."""
+    """`previous_outcome` is that of its last `lead.finished`."""
     return {
         "id": lead.id,
         "request_id": lead.request_id,
@@ -131,7 +131,7 @@ def reopened_data(lead: Lead, order: Reopening) -> dict[str, Any]:
 
 
 def data_of(lead: Lead, attempts: list[LeadAttempt]) -> dict[str, Any]:
-    """As the API shows a lead and its attempts, without what is only for those who run the platform."""
+    """A lead and its attempts as the API shows them, without the fields for operators of the platform."""
     legacy_outcome, legacy_reason = legacy(lead.outcome, lead.outcome_reason)
     return {
         "id": lead.id,

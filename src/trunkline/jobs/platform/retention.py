@@ -1,6 +1,7 @@
-"""Removes files that nobody can ask for any more, and what was found out about calls once it is past its age.
+"""Removes exports whose jobs are gone, and enrichments of calls after their retention.
 
-A file goes before the row that names it: whoever stops in between finds it again. Safe to run in many processes.
+A file is removed before the row that names it, so that a crash in between leaves no file behind. Safe to run in many
+processes.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from trunkline.telemetry import get_logger
 log = get_logger(__name__)
 
 CHUNK = 500
-# Of a file that was being written when its worker died. No job writes for longer.
+# The age at which a draft is left over from a worker that died. No job writes for longer.
 DRAFT_S = 86_400.0
 
 
@@ -26,9 +27,9 @@ class FileRetention(Loop):
         database: Database,
         files: FileStore,
         *,
-        # An export can be asked for as long as its job is remembered.
+        # The retention of jobs: an export can be downloaded as long as its job exists.
         exports_s: float,
-        # None: for as long as their calls.
+        # None: as long as their calls.
         enrichments_s: float | None,
         interval_s: float = 600.0,
     ):

@@ -19,7 +19,7 @@ class Sealer:
 
     @classmethod
     def from_secrets(cls, keys: Sequence[str]) -> "Sealer":
-        # Derived, so that what signs our URLs is not what encrypts.
+        # Derived, so that the key that signs URLs is not the key that encrypts.
         derived = [hmac.digest(key.encode(), b"trunkline sealed secrets", "sha256") for key in keys]
         return cls(MultiFernet([Fernet(urlsafe_b64encode(key)) for key in derived]))
 

@@ -14,7 +14,7 @@ def new_secret() -> str:
 
 
 def signed_headers(message_id: str, timestamp_s: int, body: bytes, keys: Sequence[str]) -> dict[str, str]:
-    """The three headers. While a secret is being changed there are two signatures, and either is enough."""
+    """The three headers. During a rotation of the secret there are two signatures, and either is enough."""
     to_sign = b"%s.%d.%s" % (message_id.encode(), timestamp_s, body)
     return {
         "webhook-id": message_id,

@@ -1,8 +1,8 @@
-"""`deliver_webhook`: tell a tenant's endpoint of an event, signed, until it says that it has heard.
+"""`deliver_webhook`: sends an event to a tenant's endpoint, signed, until the endpoint acknowledges it.
 
     {"type": "lead.finished", "timestamp": "2025-01-01T12:00:00Z", "data": {…}}
 
-Delivered at least once: the receiver knows a repeat by its `webhook-id`.
+Delivered at least once: the receiver recognises a repeat by its `webhook-id`.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from trunkline.telemetry import get_logger
 log = get_logger(__name__)
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
-# Ten tries over three days: a receiver that is down over a weekend misses nothing.
+# Ten attempts over three days: an endpoint that is down over a weekend misses nothing.
 RETRIES_S = (
     5, 5 * MINUTE_S, 30 * MINUTE_S, 2 * HOUR_S, 5 * HOUR_S, 10 * HOUR_S, 14 * HOUR_S, 20 * HOUR_S, 24 * HOUR_S,
 )  # fmt: skip
@@ -53,7 +53,7 @@ class Webhook(msgspec.Struct):
 DELIVER_WEBHOOK: JobType[Webhook] = JobType(
     "deliver_webhook",
     Webhook,
-    # A slow receiver may take four of our hands, not all of them.
+    # A slow endpoint may occupy four slots of a worker, not all of them.
     Policy(backoff_s=RETRIES_S, jitter=0.1, timeout_s=60.0, per_key=4),
 )
 
@@ -61,7 +61,7 @@ DELIVER_WEBHOOK: JobType[Webhook] = JobType(
 async def publish(
     tx: Connection, outbox: Outbox, tenant: Tenant, event_type: str, data: dict[str, Any], *, at: datetime
 ) -> list[Inserted]:
-    """Enqueue a delivery for everybody who wants to hear of this. Wake the workers after the commit."""
+    """Enqueue a delivery for every subscribed endpoint. Wake the workers after the commit."""
     endpoints = await webhook_endpoints.subscribed(tx, tenant, event_type)
     return await deliver(tx, outbox, endpoints, tenant, event_type, data, at=at)
 
@@ -77,8 +77,8 @@ async def deliver(
     at: datetime,
     about: str | None = None,
 ) -> list[Inserted]:
-    """Enqueue one message for each of these endpoints. They all get the same id; of what happens once (`about`), also
-    when it is enqueued again."""
+    """Enqueue one message for each of these endpoints, all with the same id. With `about` the id stays the same when
+    the message is enqueued again."""
     message_id = f"msg_{about or new_id().hex}"
     return await outbox.enqueue_many(
         tx, [_delivery(endpoint_id, message_id, event_type, data, at, tenant) for endpoint_id in endpoints]
@@ -86,8 +86,8 @@ async def deliver(
 
 
 async def ensure_endpoint(tx: Connection, sealer: Sealer, tenant: Tenant, url: str) -> Endpoint:
-    """The endpoint of a URL that came with a request. A new one has a secret, and no events: only what is sent to its
-    URL on purpose."""
+    """The endpoint of a URL that came with a request. A new one has a secret and subscribes to no events: it only gets
+    messages that name its URL."""
     known = await webhook_endpoints.by_url(tx, tenant, url)
     if known is not None:
         return known
@@ -160,7 +160,7 @@ def body_of(webhook: Webhook) -> bytes:
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:
-    """Seconds or a date, as HTTP allows; what is neither, or unreasonable, does not count."""
+    """Seconds or a date, as HTTP allows; None for anything else, or beyond `RETRY_AFTER_MAX_S`."""
     if value is None:
         return None
     try:
@@ -177,9 +177,9 @@ def retry_after_s(value: str | None, now: datetime) -> float | None:
 async def _failed(answer: aiohttp.ClientResponse, now: datetime) -> Failed:
     if 300 <= answer.status < 400:
         return Failed(f"http_{answer.status}", "It answered with a redirect, and redirects are not followed")
-    said = (await answer.content.read(ANSWER_BYTES_MAX)).decode("utf-8", "replace")
+    text = (await answer.content.read(ANSWER_BYTES_MAX)).decode("utf-8", "replace")
     wait_s = retry_after_s(answer.headers.get("Retry-After"), now) if answer.status in (429, 503) else None
-    return Failed(f"http_{answer.status}", said, retry_in_s=wait_s)
+    return Failed(f"http_{answer.status}", text, retry_in_s=wait_s)
 
 
 def _delivery(

@@ -12,12 +12,12 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings
 
-# A pod with everything in it is some tens of KB; a line that is longer is no pod.
+# The JSON of a pod is some tens of KB; a longer line is no pod.
 LINE_MAX_BYTES = 4 * 1024 * 1024
 
 
 class ClusterUnavailable(TrunklineError):
-    """The API server did not answer, or not with what was asked for. What was asked may or may not have happened."""
+    """The API server did not answer, or with an unexpected reply. The request may or may not have taken effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ApiResponse:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where the API server is. The token's file is read for every request: the cluster renews it."""
+    """The address of the API server. The token's file is read for every request: the cluster renews it."""
 
     url: str
     token_file: Path | None = None
@@ -76,12 +76,12 @@ class ClusterApi:
     async def watch(
         self, path: str, query: Mapping[str, str], *, lasts_s: float
     ) -> AsyncIterator[dict[str, Any]]:
-        """Events until the server ends the watch, after `lasts_s`. A dead path is noticed soon after that."""
-        asked = {**query, "watch": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
+        """Events until the server ends the watch, after `lasts_s`. On a dead connection it fails soon after that."""
+        params = {**query, "watch": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
         deadline = ClientTimeout(total=lasts_s + self._timeout_s, sock_connect=self._timeout_s)
         try:
             async with self._opened().get(
-                self._address.url + path, params=asked, headers=self._headers(), timeout=deadline
+                self._address.url + path, params=params, headers=self._headers(), timeout=deadline
             ) as response:
                 if response.status != 200:
                     yield {"type": "ERROR", "object": {"code": response.status}}

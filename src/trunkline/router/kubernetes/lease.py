@@ -1,8 +1,8 @@
 """Leadership on the cluster's Lease.
 
-Nobody's wall clock is compared: who wants the lease waits until it saw it unchanged for its whole duration, by its own
-monotonic clock. The holder trusts itself for the renew deadline, counted from before it asked. The term is the Lease's
-resourceVersion when it was taken: it grows for ever, also when the Lease is deleted and made anew.
+No wall clocks are compared: a candidate takes the lease once it has seen it unchanged for its whole duration by its own
+monotonic clock. The holder trusts its lease until the renew deadline, counted from before its request. The term is the
+Lease's resourceVersion when it was taken: it grows for ever, also when the Lease is deleted and created again.
 """
 
 from datetime import UTC, datetime
@@ -42,21 +42,21 @@ class ClusterLeadership(Loop):
 
     @property
     def term(self) -> int | None:
-        """None unless this process may act as leader, as far as it can know by itself."""
+        """None unless this process may act as leader by its own clock."""
         return self._term if self._clock.monotonic_s() < self._trusted_until_s else None
 
     async def run_once(self) -> int:
-        asked_at_s = self._clock.monotonic_s()
-        term = await self._seek()
+        requested_at_s = self._clock.monotonic_s()
+        term = await self._take_or_renew()
         if term != self._term:
             log.info("leader.elected" if term else "leader.lost", role=ROLE, term=term)
         self._term = term
-        self._trusted_until_s = asked_at_s + self._times.trust_s if term else float("-inf")
+        self._trusted_until_s = requested_at_s + self._times.trust_s if term else float("-inf")
         metrics.LEADER.labels(ROLE).set(1 if term else 0)
         return 1 if term else 0
 
     async def resign(self) -> None:
-        """Let the next one begin at once."""
+        """Free the Lease, so that the next leader begins at once."""
         if self._term is None:
             return
         self._term, self._trusted_until_s = None, float("-inf")
@@ -66,7 +66,7 @@ class ClusterLeadership(Loop):
             answer.body["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
             await self._api.request("PUT", f"{self._leases}/{self._lease}", body=answer.body)
 
-    async def _seek(self) -> int | None:
+    async def _take_or_renew(self) -> int | None:
         answer = await self._api.request("GET", f"{self._leases}/{self._lease}")
         if answer.status == 404:
             return await self._create()
@@ -100,7 +100,7 @@ class ClusterLeadership(Loop):
         return int(answer.body["metadata"]["resourceVersion"])
 
     async def _write(self, lease: dict[str, Any], *, taken: bool) -> int | None:
-        """Take or renew it. The version that was read goes along, so of two who write one is refused."""
+        """Take or renew it. The request carries the version that was read, so the server refuses one of two writers."""
         spec = lease["spec"]
         if taken:
             lease["spec"] = self._spec(transitions=int(spec.get("leaseTransitions") or 0) + 1)
@@ -126,5 +126,5 @@ class ClusterLeadership(Loop):
 
 
 def _now() -> str:
-    """For people who read the Lease. Nothing is decided by it."""
+    """For people who read the Lease; no decision depends on it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""A pod of the cluster, read from what the API server says of it. Pure."""
+"""Reads a pod of the cluster from the API server's JSON. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 from trunkline.bus.router_manager import ClusterPod
 
-# Which rollout a pod is of: a Deployment's, a StatefulSet's, or what somebody wrote.
+# Labels that name a pod's rollout: an operator's own, a StatefulSet's, a Deployment's.
 VERSION_LABELS = ("app.kubernetes.io/version", "controller-revision-hash", "pod-template-hash", "version")
 
 
@@ -20,7 +20,7 @@ class SeenPod:
 
 
 def read_pod(item: Mapping[str, Any]) -> SeenPod:
-    """Ready is: Running, the condition Ready, and an address."""
+    """Ready means: phase Running, condition Ready, and an IP address."""
     metadata, status = item.get("metadata") or {}, item.get("status") or {}
     conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or []}
     ip = status.get("podIP") or ""

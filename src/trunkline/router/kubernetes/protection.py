@@ -1,7 +1,7 @@
-"""Marks pods with calls, so that neither a scale-down nor an autoscaler takes them first.
+"""Annotates pods that have calls, so that neither a scale-down nor an autoscaler takes them first.
 
 `pod-deletion-cost` makes a ReplicaSet remove idle pods before busy ones, `safe-to-evict` keeps the cluster's autoscaler
-from moving them. Only the leader writes, and only what differs from what it sees.
+from moving them. Only the leader writes, and only annotations that differ.
 """
 
 from trunkline.loops.leader import Elected, LeaderLoop
@@ -53,17 +53,17 @@ class Protection(LeaderLoop):
         return count
 
     async def _busy(self) -> dict[str, bool]:
-        found: dict[str, bool] = {}
+        busy: dict[str, bool] = {}
         while True:
-            page = await self._pods.pods(len(found), PAGE)
-            found |= {
+            page = await self._pods.pods(len(busy), PAGE)
+            busy |= {
                 view.name: bool(view.calls) or view.status in ("kept", "allocated", "ending") for view in page
             }
             if len(page) < PAGE:
-                return found
+                return busy
 
     async def _mark(self, name: str, uid: str, marks: dict[str, str]) -> int:
-        """The uid goes along: a successor of the same name is not marked for what its predecessor had."""
+        """The request carries the uid, so that it never marks a successor of the same name."""
         body = {"metadata": {"uid": uid, "annotations": marks}}
         answer = await self._api.request("PATCH", f"{self._path}/{name}", body=body, content_type=MERGE_PATCH)
         if answer.status in (404, 409, 422):

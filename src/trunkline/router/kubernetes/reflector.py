@@ -1,10 +1,10 @@
 """Keeps a copy of the cluster's pods: one list, then a watch from where the list ended.
 
-A watch that breaks is taken up where it was; only when the server has forgotten that place (410) is everything listed
-anew. Every watch is short, and so is the time after which a path that has gone dead is noticed.
+A broken watch resumes at its last version; only when the server no longer has that version (410) does the reflector
+list everything again. Every watch is short, which bounds the time until it detects a dead connection.
 
-A list and a watch may overtake each other. What is older never replaces what is newer: a list from before the watch's
-last event is asked for again, and events from before the last list are passed over.
+A list and a watch may overtake each other. Older state never replaces newer: the reflector requests a list from before
+the watch's last event again, and skips events from before the last list.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ log = get_logger(__name__)
 PAGE = 500
 WATCH_S = 30.0
 GONE = 410
-# A list that the watch overtook is asked for again, so often.
+# Requests for a list that the watch overtook.
 LISTS_MAX = 3
 
 
 class Reflector(Loop):
-    """`pods` is the copy; `changed` are the names of which something is new since they were taken."""
+    """`pods` is the copy; `take_changes` returns the names of pods that changed since the last call."""
 
     name = "kubernetes_watch"
 
@@ -40,52 +40,54 @@ class Reflector(Loop):
         self._version = ""
         self._listed = 0
         self._changed: set[str] = set()
-        self._news = asyncio.Event()
+        self._has_changes = asyncio.Event()
         self._listing = asyncio.Lock()
         self.pods: dict[str, SeenPod] = {}
-        # False until a list has told everything there is.
+        # False until the first complete list.
         self.is_synced = False
         self.lists = 0
 
     async def run_once(self) -> int:
-        """One watch, after a list if there is no place to watch from. Fails as a loop does: with a growing wait."""
+        """One watch, after a list if there is no version to watch from. A failure is retried with the loop's
+        backoff."""
         if not self._version:
             await self.list_all()
         return await self._watch()
 
     async def wait(self) -> None:
-        """The server ended the watch in good order: the next one begins at once, though never in a tight loop."""
+        """The server ended the watch normally: the next one begins after a short random pause, never in a tight
+        loop."""
         await self.pause(random.uniform(0.05, 0.2))  # noqa: S311
 
     def watch_from(self, version: str) -> None:
-        """Where the next watch begins; '' lists first."""
+        """Set the version at which the next watch begins; '' lists first."""
         self._version = version
 
     def take_changes(self) -> set[str]:
         changed, self._changed = self._changed, set()
-        self._news.clear()
+        self._has_changes.clear()
         return changed
 
     async def list_all(self) -> None:
-        """Everything anew. What is not in it is gone."""
+        """Replace the copy by a complete list. Pods that are not in it are gone."""
         async with self._listing:
             for _ in range(LISTS_MAX):
                 items, version = await self._pages()
                 if _number(version) >= _number(self._version):
                     break
             else:
-                # A cluster that was restored from a backup begins anew: the next list is taken as it is.
+                # A cluster restored from a backup counts from an older version: accept the next list as it is.
                 self._version = ""
                 raise ClusterUnavailable("the list of pods is older than what was watched")
-            found = {seen.pod.name: seen for seen in map(read_pod, items)}
-            for name in self.pods.keys() | found.keys():
-                if self.pods.get(name) != found.get(name):
+            listed = {seen.pod.name: seen for seen in map(read_pod, items)}
+            for name in self.pods.keys() | listed.keys():
+                if self.pods.get(name) != listed.get(name):
                     self._changed.add(name)
-            self.pods = found
+            self.pods = listed
             self._version, self._listed = version, _number(version)
             self.is_synced = True
             self.lists += 1
-            self._news.set()
+            self._has_changes.set()
 
     async def _pages(self) -> tuple[list[dict[str, Any]], str]:
         items: list[dict[str, Any]] = []
@@ -112,7 +114,7 @@ class Reflector(Loop):
         return count
 
     def _apply(self, event: Mapping[str, Any]) -> bool:
-        """False: the watch cannot go on from here."""
+        """False: the watch cannot continue from this version."""
         kind, item = event.get("type"), event.get("object") or {}
         if kind == "ERROR":
             code = item.get("code")
@@ -131,11 +133,11 @@ class Reflector(Loop):
             else:
                 self.pods[seen.pod.name] = seen
             self._changed.add(seen.pod.name)
-            self._news.set()
+            self._has_changes.set()
         self._version = version or self._version
         return True
 
 
 def _number(version: str) -> int:
-    """Versions are numbers that grow. One that is none is compared with nothing."""
+    """Versions are growing numbers. One that is no number counts as 0."""
     return int(version) if version.isascii() and version.isdigit() else 0

@@ -1,4 +1,4 @@
-"""What the cluster says of pods, as the manager asks for it."""
+"""Reports pods and their changes from the cluster to the pool manager."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ log = get_logger(__name__)
 
 
 class KubernetesSource:
-    """Pods are there when the cluster says so. One that used to speak and fell silent has lost its calls, whatever the
-    cluster says, and is not handed out before it speaks again."""
+    """A pod exists when the cluster lists it. A pod whose heartbeats stopped has lost its calls, whatever the cluster
+    reports, and is not allocated before its next heartbeat."""
 
     def __init__(self, reflector: Reflector, heartbeats: HeartbeatSource):
         self._reflector = reflector
         self._heartbeats = heartbeats
-        # What the manager was told last of each pod, to know what has turned.
-        self._told: dict[str, ClusterPod] = {}
+        # What the manager last got of each pod, to detect what changed.
+        self._reported: dict[str, ClusterPod] = {}
 
     async def look(self) -> Sighting:
         changed = self._reflector.take_changes()
@@ -27,7 +27,7 @@ class KubernetesSource:
         silent = (await self._heartbeats.look()).gone
         still_there = [gone for gone in silent if gone.name in self._reflector.pods]
         for gone in still_there:
-            self._told.pop(gone.name, None)
+            self._reported.pop(gone.name, None)
         return Sighting(sighting.present, [*sighting.gone, *still_there], sighting.total, sighting.unready)
 
     async def look_at_all(self, known: Sequence[str]) -> Sighting:
@@ -37,7 +37,7 @@ class KubernetesSource:
             log.warning("kubernetes.list_failed", error=str(error))
             return await self.look()
         self._reflector.take_changes()
-        return self._sighting(sorted({*known, *self._reflector.pods, *self._told}))
+        return self._sighting(sorted({*known, *self._reflector.pods, *self._reported}))
 
     def _sighting(self, names: Sequence[str]) -> Sighting:
         if not self._reflector.is_synced:
@@ -47,18 +47,20 @@ class KubernetesSource:
         gone: list[GonePod] = []
         for name in names:
             seen = self._reflector.pods.get(name)
-            before = self._told.get(name)
+            before = self._reported.get(name)
             if seen is None:
-                self._told.pop(name, None)
+                self._reported.pop(name, None)
                 gone.append(GonePod(name, before.uid if before else "", was_expected=_was_leaving(before)))
                 continue
             pod = seen.pod
-            turned = before is not None and before.is_ready and not pod.is_ready and not pod.is_deleting
-            (unready if turned else present).append(pod)
-            self._told[name] = pod
-        return Sighting(present, gone, len(self._told) + len(gone), unready)
+            turned_unready = (
+                before is not None and before.is_ready and not pod.is_ready and not pod.is_deleting
+            )
+            (unready if turned_unready else present).append(pod)
+            self._reported[name] = pod
+        return Sighting(present, gone, len(self._reported) + len(gone), unready)
 
 
 def _was_leaving(pod: ClusterPod | None) -> bool:
-    """Nobody misses a pod that said goodbye, or that never was of use."""
+    """A pod that was being deleted or was never ready vanishes as expected."""
     return pod is not None and (pod.is_deleting or not pod.is_ready)

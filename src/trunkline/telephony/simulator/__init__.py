@@ -1,6 +1,6 @@
 """A carrier on the wire, for demos and tests: REST API, signed webhooks, media streams, faults and a ledger.
 
-A call's life is in `calls`. What it truly dialled is in `ledger`, and nothing of ours can write there.
+`calls` has the states of a call, `ledger` what was really dialled; no code of the platform writes there.
 """
 
 from trunkline.telephony.simulator.behaviour import Behaviour

@@ -51,7 +51,7 @@ def config_from(arguments: list[str]) -> SimulatorConfig:
 
 
 def _shown(account: SimulatedAccount) -> str:
-    """What to enter at Trunkline. They are nobody's secrets."""
+    """The credentials to enter at Trunkline. They are no secrets."""
     match account.carrier:
         case "twilio":
             return f"account_sid={account.sid} auth_token={account.auth_token}"
@@ -78,7 +78,7 @@ async def serve(config: SimulatorConfig) -> None:
 
 
 def _freeze_gc_after_startup() -> None:
-    """Left to the collector, what the process is made of is looked through again and again: 40 ms without an answer."""
+    """Otherwise the collector scans the objects of the startup again and again, 40 ms each time."""
     gc.collect()
     gc.freeze()
 

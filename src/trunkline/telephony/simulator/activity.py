@@ -1,4 +1,4 @@
-"""How much is under way, so that a test can wait for the end of it instead of sleeping."""
+"""Counts running calls and webhooks, so that a test can wait for their end instead of sleeping."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Activity:
-    """Calls and webhooks count themselves in and out; background tasks are kept alive and ended here."""
+    """Calls and webhooks register and deregister; background tasks are referenced and ended here."""
 
     def __init__(self) -> None:
         self._under_way = 0

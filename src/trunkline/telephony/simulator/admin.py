@@ -1,4 +1,4 @@
-"""The simulator's own face: read the ledger, change the faults."""
+"""The simulator's own endpoints: read the ledger, change the faults."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Admin:
         return _page(request, "dials", self._ledger.dials)
 
     async def _answered(self, request: web.Request) -> web.Response:
-        """Calls that somebody answered or made to us, in that order, a page at a time."""
+        """Answered and inbound calls, in that order, a page at a time."""
         return _page(request, "answered", self._ledger.answered)
 
     async def _summary(self, _request: web.Request) -> web.Response:
@@ -64,7 +64,7 @@ class Admin:
         return json_reply(self._calls.faults)
 
     async def _change_faults(self, request: web.Request) -> web.Response:
-        """Names given are changed, the others stay."""
+        """Changes the named faults and leaves the others."""
         try:
             change = msgspec.json.decode(await request.read(), type=dict[str, object])
             merged = msgspec.to_builtins(self._calls.faults) | change

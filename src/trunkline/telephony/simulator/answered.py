@@ -1,7 +1,7 @@
-"""An answered call: its document is fetched and followed, and the ones that it leads to.
+"""Fetches and executes the document of an answered call, and the documents that it leads to.
 
-A URL is asked as often as the carrier's rule and the orders in it say; when it gave no document that can be read, the
-call's fallback URL is asked the same way, once. Without a document the person hears an apology and the call is over.
+A URL is requested as often as the carrier's rule and the URL's retry orders say; if it gives no readable document, the
+call's fallback URL is requested the same way, once. Without a document the carrier plays an apology and hangs up.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from trunkline.telephony.http_exchange import Exchange, HttpReply
-from trunkline.telephony.simulator.answered_calls import DocumentAsked, Said
+from trunkline.telephony.simulator.answered_calls import DocumentEffect, DocumentRecord
 from trunkline.telephony.simulator.media import MediaStreams
 from trunkline.telephony.simulator.webhooks import Webhooks
 from trunkline.telephony.simulator.wire import (
@@ -27,7 +27,7 @@ from trunkline.telephony.simulator.wire import (
 if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import SimulatedCall
 
-# A call that is only ever redirected ends here: an hour of holds of 1 s is less.
+# Bounds a call that is redirected for ever: an hour of holds of 1 s is less.
 DOCUMENTS_MAX = 5000
 SPEECH_S_PER_CHARACTER = 0.06
 
@@ -42,7 +42,7 @@ class Answered:
         self._now = now
 
     async def follow(self, call: "SimulatedCall", verbs: Sequence[Verb] | None = None) -> None:
-        """Returns when there is nothing more to do: the carrier then hangs up."""
+        """Returns when the documents are executed: then the carrier hangs up."""
         if verbs is None:
             verbs = await self.document(call, call.order.answer_url)
         for _ in range(DOCUMENTS_MAX):
@@ -52,7 +52,7 @@ class Answered:
             verbs = await self.document(call, following)
 
     async def document(self, call: "SimulatedCall", url: str) -> Sequence[Verb]:
-        """What is to be done; nothing, where nobody gave a document that can be read."""
+        """The verbs of the document; none if no URL gave a readable one."""
         if not url:
             return _read(call, call.order.inline_document) or ()
         verbs = await self._fetched(call, url)
@@ -61,30 +61,30 @@ class Answered:
         return verbs or ()
 
     async def _fetched(self, call: "SimulatedCall", url: str, failed_url: str = "") -> Sequence[Verb] | None:
-        asked = DocumentAsked(_kind(url), self._now(), is_fallback=bool(failed_url))
+        record = DocumentRecord(_kind(url), self._now(), is_fallback=bool(failed_url))
         if call.answered is not None:
-            call.answered.documents.append(asked)
+            call.answered.documents.append(record)
 
         def tried(outcome: Exchange) -> None:
             status = outcome.status if isinstance(outcome, HttpReply) else 0
-            asked.statuses.append(status)
-            asked.bad += status >= 400 and not call.wire.is_refusal(status)
+            record.statuses.append(status)
+            record.bad += status >= 400 and not call.wire.is_refusal(status)
 
         answer = await self._webhooks.ask(call.wire.question(call, url, failed_url), tried=tried)
-        asked.took_s = self._now() - asked.asked_at
+        record.took_s = self._now() - record.asked_at
         readable = isinstance(answer, HttpReply) and answer.status < 400
         self._webhooks.counts["documents" if readable else "documents failed"] += 1
         if not isinstance(answer, HttpReply) or not readable:
             return None
         verbs = _read(call, answer.body)
         if verbs is None:
-            asked.bad += 1
+            record.bad += 1
         else:
-            asked.said = _said(verbs)
+            record.said = _effect(verbs)
         return verbs
 
     async def _perform(self, call: "SimulatedCall", verbs: Sequence[Verb]) -> str | None:
-        """The URL of the next document, if one is asked for."""
+        """The URL of the next document, if there is one."""
         for verb in verbs:
             match verb:
                 case Say(text):
@@ -126,10 +126,10 @@ def _kind(url: str) -> str:
     return urlsplit(url).path.rpartition("/")[2]
 
 
-def _said(verbs: Sequence[Verb]) -> Said:
-    """What a document comes to, in a word."""
+def _effect(verbs: Sequence[Verb]) -> DocumentEffect:
+    """The effect of a document, as one word."""
     kinds = {type(verb) for verb in verbs}
-    words: tuple[tuple[type[Verb], Said], ...] = (
+    effects: tuple[tuple[type[Verb], DocumentEffect], ...] = (
         (StreamOrder, "stream"),
         (Talk, "agent"),
         (Forward, "forward"),
@@ -138,4 +138,4 @@ def _said(verbs: Sequence[Verb]) -> Said:
         (Redirect, "redirect"),
         (HangUpOrder, "hang_up"),
     )
-    return next((word for kind, word in words if kind in kinds), "nothing")
+    return next((effect for kind, effect in effects if kind in kinds), "nothing")

@@ -1,7 +1,8 @@
-"""What became of the people who answered, and of those who rang us: what the carrier was told to do, which streams it
-opened, and how long somebody waited until there was an agent. Seconds are real ones.
+"""Records of answered and inbound calls: the documents that the carrier got, the streams that it opened, and how long
+the person waited for an agent. Seconds are real ones.
 
-Promises about agents are checked here, never in our tables: nobody without an agent, no answer that is not a document.
+Tests check guarantees about agents by these records, never by the platform's tables: no person without an agent, every
+response a document.
 """
 
 from collections.abc import Iterable
@@ -13,13 +14,13 @@ from trunkline.telephony.carrier import Direction
 # An agent that refuses a stream closes it with one of these; see `trunkline.agent.guard`.
 REFUSED_CODES = frozenset({1008, 1013})
 
-Said = Literal["stream", "hold", "message", "forward", "agent", "hang_up", "redirect", "nothing"]
+DocumentEffect = Literal["stream", "hold", "message", "forward", "agent", "hang_up", "redirect", "nothing"]
 StreamEnd = Literal["", "by_agent", "by_person", "refused", "failed", "lost"]
 EndedBy = Literal["", "person", "carrier", "request"]
 
 
 @dataclass(slots=True)
-class DocumentAsked:
+class DocumentRecord:
     """One request for a document with its retries. Status 0: no answer, or no connection."""
 
     # The last part of its path: answer, inbound, resume.
@@ -28,14 +29,14 @@ class DocumentAsked:
     statuses: list[int] = field(default_factory=list)
     took_s: float = 0.0
     is_fallback: bool = False
-    said: Said = "nothing"
-    # Answers that are neither a document nor Exotel's 503, of those that came.
+    said: DocumentEffect = "nothing"
+    # Responses that are neither a document nor Exotel's 503.
     bad: int = 0
 
 
 @dataclass(slots=True)
-class StreamAsked:
-    """One media stream that a document asked for."""
+class StreamRecord:
+    """One media stream of a document."""
 
     url: str
     asked_at: float
@@ -43,9 +44,9 @@ class StreamAsked:
     # The agent's first message.
     heard_at: float | None = None
     closed_at: float | None = None
-    # Empty while it is open. `refused`: by the pod, or by the carrier for its URL. `lost`: not closed in order.
+    # Empty while it is open. `refused`: by the pod, or by the carrier for its URL. `lost`: not closed normally.
     ended: StreamEnd = ""
-    # HTTP's where it was not opened, else the WebSocket's.
+    # The HTTP status if it was not opened, else the WebSocket's close code.
     code: int | None = None
 
 
@@ -60,11 +61,11 @@ class AnsweredCall:
     from_: str
     direction: Direction
     answered_at: float
-    documents: list[DocumentAsked] = field(default_factory=list)
-    streams: list[StreamAsked] = field(default_factory=list)
-    # When an agent was there for the first time: the carrier's own too.
+    documents: list[DocumentRecord] = field(default_factory=list)
+    streams: list[StreamRecord] = field(default_factory=list)
+    # When an agent was first connected, also one of the carrier's own.
     agent_at: float | None = None
-    # They were connected with somebody else: the operator's fallback.
+    # When the call was forwarded to another number: the operator's fallback.
     forwarded_at: float | None = None
     ended_at: float | None = None
     ended_by: EndedBy = ""
@@ -72,7 +73,7 @@ class AnsweredCall:
 
     @property
     def waited_s(self) -> float | None:
-        """Until an agent was there; for those who left before, until they left."""
+        """Until an agent was connected; for a person who hung up before, until then."""
         until = self.agent_at if self.agent_at is not None else self.ended_at
         return None if until is None else until - self.answered_at
 
@@ -82,7 +83,7 @@ class AnsweredCall:
 
     @property
     def was_dropped(self) -> bool:
-        """An agent was there, was lost, and nobody came in its place."""
+        """An agent was connected, was lost, and was not replaced."""
         if self.ended_at is None or self.agent_at is None or self.forwarded_at is not None:
             return False
         return bool(self.streams) and self.streams[-1].ended in ("lost", "failed", "refused")
@@ -97,7 +98,7 @@ def dropped(calls: Iterable[AnsweredCall]) -> list[AnsweredCall]:
 
 
 def bad_answers(calls: Iterable[AnsweredCall]) -> int:
-    """Answers of ours that were neither a document nor Exotel's 503."""
+    """Responses of the platform that were neither a document nor Exotel's 503."""
     return sum(document.bad for call in calls for document in call.documents)
 
 
@@ -112,13 +113,15 @@ def summary(calls: Iterable[AnsweredCall]) -> dict[str, Any]:
         "dropped": len(dropped(calls)),
         "forwarded": sum(call.forwarded_at is not None for call in calls),
         "documents": sum(len(call.documents) for call in calls),
-        "asked_at_fallback": sum(one.is_fallback for call in calls for one in call.documents),
-        "unanswered_tries": sum(one.statuses.count(0) for call in calls for one in call.documents),
+        "asked_at_fallback": sum(record.is_fallback for call in calls for record in call.documents),
+        "unanswered_tries": sum(record.statuses.count(0) for call in calls for record in call.documents),
         "bad_answers": bad_answers(calls),
         "streams": sum(len(call.streams) for call in calls),
-        # Connected, and the agent never sent a word: it was there, unless it hung.
+        # Connected, but the agent never sent a message: it was there, unless it hung.
         "unheard": sum(
-            bool(call.streams) and call.agent_at is not None and not any(one.heard_at for one in call.streams)
+            bool(call.streams)
+            and call.agent_at is not None
+            and not any(stream.heard_at for stream in call.streams)
             for call in calls
         ),
         "waited_s_max": round(max(waits, default=0.0), 3),

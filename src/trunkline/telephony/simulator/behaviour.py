@@ -17,11 +17,11 @@ class Behaviour:
     busy: float = 0.1
     no_answer: float = 0.15
     failed: float = 0.05
-    # Of the answered calls, the share that a machine takes.
+    # The share of answered calls that a machine answers.
     machine: float = 0.0
     ring_s: tuple[float, float] = (2.0, 8.0)
     talk_s: tuple[float, float] = (20.0, 80.0)
-    # Real seconds for which somebody who hears nobody stays. None: the talk they wanted, and `patience_s` more.
+    # Real seconds for which a person without an agent stays. None: their talk time, and `patience_s` more.
     silence_s: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
@@ -35,15 +35,15 @@ class Behaviour:
 
 
 class Fate(Value, frozen=True):
-    """How one call goes if nobody hangs it up."""
+    """The course of one call unless it is hung up."""
 
     reaction: Reaction
     ring_s: float
     talk_s: float
     machine: bool = False
-    # Whether they wait to hear somebody (`SimulatorConfig.patience_s`), or hang up after `talk_s` either way.
+    # Whether the person waits for an agent (`SimulatorConfig.patience_s`), or hangs up after `talk_s` either way.
     is_patient: bool = True
-    # Real seconds that they stay while they hear nobody; None: as `patience_s` says.
+    # Real seconds that the person stays without an agent; None: by `patience_s`.
     silence_s: float | None = None
 
 

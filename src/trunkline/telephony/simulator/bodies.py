@@ -1,4 +1,4 @@
-"""Bodies as the simulated carriers exchange them: JSON replies, and the XML and forms of Twilio and Plivo."""
+"""Bodies of the simulated carriers: JSON replies, and the XML and forms of Twilio and Plivo."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -29,7 +29,7 @@ def json_reply(value: object, status: int = 200, headers: Mapping[str, str] | No
     return web.Response(body=msgspec.json.encode(value), status=status, headers=typed)
 
 
-# The webhooks of a call say much the same, so what was quoted once is kept.
+# The webhooks of a call have mostly the same values, so quoted values are cached.
 _quoted = lru_cache(maxsize=8192)(quote_plus)
 
 

@@ -1,11 +1,11 @@
-"""The life of a simulated call.
+"""The states of a simulated call.
 
     queued ─► initiated ─► ringing ─► answered ─► ended (completed)
                  │            │           └ follows its document until either side hangs up
                  │            └─► ended (busy, no_answer, canceled)
                  └─► ended (failed)
 
-    ringing (it comes in) ─► its document is asked for ─► answered, or ended (busy)
+    ringing (inbound) ─► its document is requested ─► answered, or ended (busy)
 
 Timers move it from state to state; only an answered call has a task, while it follows its document.
 """
@@ -41,7 +41,7 @@ from trunkline.value import Value
 
 
 class Request(Value, frozen=True):
-    """One create request: its order, and how often this number was asked for before. Both decide its luck."""
+    """One create request: its order, and how often this number was requested before. Both seed its random choices."""
 
     account: SimulatedAccount
     order: CreateRequest
@@ -70,19 +70,19 @@ class SimulatedCall:
     lane: CallWebhooks = field(default_factory=CallWebhooks)
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
-    # What became of whoever answered, or rang us.
+    # The record of an answered or inbound call.
     answered: AnsweredCall | None = None
-    # A document asks for a stream; there is somebody to talk to; there is nobody any more.
+    # Called when a document opens a stream; when an agent is connected; when it is gone.
     on_stream: Callable[[str], None] = lambda _: None
     on_connected: Callable[[], None] = lambda: None
     on_silence: Callable[[], None] = lambda: None
-    # How long they still want to talk, and since when they do.
+    # How long the person still wants to talk, and since when.
     talk_left_s: float = 0.0
     talks_since: float | None = None
 
 
 class QueueFullError(Exception):
-    """The account's queue takes no more calls."""
+    """The account's queue is full."""
 
 
 class SimulatedCalls:
@@ -101,19 +101,23 @@ class SimulatedCalls:
         self._webhooks = webhooks
         self._answered = answered
         self._activity = activity
-        self._queues = {one.sid: PacedQueue(one.calls_per_s, self._dial) for one in config.accounts}
-        self._windows = {
-            one.sid: RequestWindow(one.requests_per_min) for one in config.accounts if one.requests_per_min
+        self._queues = {
+            account.sid: PacedQueue(account.calls_per_s, self._dial) for account in config.accounts
         }
-        self._asked: Counter[str] = Counter()
+        self._windows = {
+            account.sid: RequestWindow(account.requests_per_min)
+            for account in config.accounts
+            if account.requests_per_min
+        }
+        self._request_counts: Counter[str] = Counter()
         self._by_to: dict[str, list[SimulatedCall]] = defaultdict(list)
         self.by_sid: dict[str, SimulatedCall] = {}
         self.faults: Faults = config.faults
 
-    # --- what a wire asks for
+    # --- requests of a wire
 
     def wait_s(self, account: SimulatedAccount) -> float:
-        """How long an account that asked too often has to wait."""
+        """How long an account over its request limit has to wait."""
         window = self._windows.get(account.sid)
         return window.wait_s() if window else 0.0
 
@@ -124,8 +128,8 @@ class SimulatedCalls:
         return live < account.max_concurrent
 
     def request(self, account: SimulatedAccount, order: CreateRequest, wire: Wire) -> Request:
-        nth = self._asked[order.to]
-        self._asked[order.to] += 1
+        nth = self._request_counts[order.to]
+        self._request_counts[order.to] += 1
         key = (self._config.seed, order.to, nth)
         known = magic(order.to)
         fault = known.reply if known else faulty.reply_fault(self.faults, *key)
@@ -155,12 +159,12 @@ class SimulatedCalls:
         return call
 
     def arrive(self, account: SimulatedAccount, order: CreateRequest, wire: Wire) -> SimulatedCall:
-        """Somebody calls one of the account's numbers."""
+        """An inbound call to one of the account's numbers."""
         now = self._ledger.now()
-        asked = Request(account, order, wire, self._asked[order.from_], None, 0.0)
-        self._asked[order.from_] += 1
+        request = Request(account, order, wire, self._request_counts[order.from_], None, 0.0)
+        self._request_counts[order.from_] += 1
         call = SimulatedCall(
-            wire.new_call_id(), account, order, wire, asked.nth, self._fate(asked), now, now, 0, "ringing"
+            wire.new_call_id(), account, order, wire, request.nth, self._fate(request), now, now, 0, "ringing"
         )
         self._add(call)
         call.on_stream = lambda url: self._stream(call, url)
@@ -178,14 +182,14 @@ class SimulatedCalls:
         self._end(call, "canceled")
 
     def end(self, call: SimulatedCall, reason: EndReason) -> None:
-        """Whatever its fate would have been."""
+        """End the call now, whatever its fate."""
         if call.state == "queued":
             self._queues[call.account.sid].remove(call)
         if call.state != "ended":
             self._end(call, reason)
 
     def newest_first(self, to: str | None) -> list[SimulatedCall]:
-        """What the list shows: with a lag, the newest calls are missing from it."""
+        """The calls of the list: with a lag, the newest are missing."""
         visible_before = self._ledger.now() - self.faults.list_lag_s
         calls = self._by_to.get(to, []) if to else self.by_sid.values()
         return [call for call in reversed(list(calls)) if call.created_at <= visible_before]
@@ -199,7 +203,7 @@ class SimulatedCalls:
         for call in self.by_sid.values():
             _stop_timer(call)
 
-    # --- the life of a call
+    # --- states of a call
 
     def _add(self, call: SimulatedCall) -> None:
         self.by_sid[call.sid] = call
@@ -218,7 +222,7 @@ class SimulatedCalls:
         await self._follow(call, verbs)
 
     def _stream(self, call: SimulatedCall, url: str) -> None:
-        if call.dial is None:  # it came in, and was held before there was an agent for it
+        if call.dial is None:  # inbound, and on hold before it got an agent
             call.dial = self._open(call)
             call.dial.answered_at = self._ledger.now()
         call.dial.stream_url = url
@@ -287,7 +291,7 @@ class SimulatedCalls:
         self._leave_after_talk(call)
 
     def _silent(self, call: SimulatedCall) -> None:
-        """They hear nobody: at first, or because an agent is gone and another may follow."""
+        """The person has no agent: at first, or because the agent is gone and another may follow."""
         if call.state != "answered":
             return
         if call.talks_since is not None:

@@ -1,4 +1,4 @@
-"""How a simulator is set up. Everything has a default that suits a test."""
+"""The simulator's configuration. Every field has a default for tests."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,19 +11,19 @@ CarrierName = Literal["twilio", "plivo", "exotel", "vapi"]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAccount:
-    """An account at a simulated carrier. What is over `calls_per_s` waits in its queue."""
+    """An account at a simulated carrier. Calls over `calls_per_s` wait in its queue."""
 
     sid: str = "AC" + "0" * 31 + "1"
     # Plivo's and Exotel's token too, and Vapi's key.
     auth_token: str = field(default="simulated-auth-token", repr=False)
     calls_per_s: float = 1000.0
     carrier: CarrierName = "twilio"
-    # The name that Exotel wants beside its token.
+    # Exotel's user name beside its token.
     api_key: str = "simulated-api-key"
-    # What is over it is refused: calls at once, and requests of any minute.
+    # Concurrent calls and requests per minute; more are refused.
     max_concurrent: int | None = None
     requests_per_min: int | None = None
-    # What its list of numbers shows. It calls from others too: nobody has to enter them here first.
+    # Its list of numbers. It accepts calls from other numbers too, so they need not be configured here.
     numbers: tuple[str, ...] = ("+14155550100", "+14155550101")
 
     def __post_init__(self) -> None:
@@ -31,7 +31,7 @@ class SimulatedAccount:
             raise ValueError("calls_per_s is above 0")
 
 
-# One account at each. Plivo's own SDK wants twenty characters that begin with MA.
+# One account at each. Plivo's own SDK requires 20 characters that begin with MA.
 ACCOUNTS: tuple[SimulatedAccount, ...] = (
     SimulatedAccount(),
     SimulatedAccount(sid="MA" + "0" * 17 + "1", carrier="plivo"),
@@ -56,10 +56,10 @@ class SimulatorConfig:
     media_interval_s: float = 0.5
     # Simulated seconds between dialling and ringing.
     setup_s: float = 0.5
-    # Real seconds; a media stream that did not open by then is over.
+    # Real seconds; a media stream that did not open by then has failed.
     stream_connect_timeout_s: float = 5.0
-    # Real seconds for which a person who hears nobody stays on the line before the time they talk begins to count: how
-    # fast the machine is does not decide whether a short call reaches an agent.
+    # Real seconds for which a person without an agent stays before their talk time begins to count, so that the speed
+    # of the machine does not decide whether a short call reaches an agent.
     patience_s: float = 10.0
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Chance by seed: the same seed and key always give the same number, in any order and on any machine."""
+"""Seeded randomness: the same seed and key always give the same number, in any order and on any machine."""
 
 from hashlib import blake2b
 

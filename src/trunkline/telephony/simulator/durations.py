@@ -1,4 +1,4 @@
-"""How long a call lasted, as its own times have it, rounded up as a bill is; and when things happened, as text."""
+"""The duration of a call by its own times, rounded up as for billing; and times as text."""
 
 from datetime import UTC, datetime
 from math import ceil
@@ -7,8 +7,8 @@ from trunkline.telephony.simulator.calls import SimulatedCall
 
 
 def duration_s(call: SimulatedCall) -> int:
-    """0 for a call that nobody answered. A call that is over in a second lasted one, however long its people would have
-    talked: whoever reads the record compares it with its times."""
+    """0 for an unanswered call. A call that ended within a second lasted one, whatever its intended talk time, so that
+    the duration matches the record's times."""
     dial = call.dial
     if dial is None or dial.answered_at is None or dial.ended_at is None:
         return 0

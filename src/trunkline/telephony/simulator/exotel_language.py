@@ -1,4 +1,4 @@
-"""Exotel's language as the carrier speaks it: unsigned webhooks out, an applet's JSON in."""
+"""Exotel's protocol, the carrier's side: sends unsigned webhooks, reads an applet's JSON."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ class ExotelLanguage:
         return status == 503
 
     def question(self, call: SimulatedCall, url: str, failed_url: str = "") -> Letter:
-        """The Voicebot applet asks with a GET where the stream is."""
+        """The Voicebot applet requests the stream's URL with a GET."""
         order = call.order
         is_inbound = order.direction == "inbound"
         query = {
@@ -85,8 +85,8 @@ class ExotelLanguage:
             "Created": local(call.created_at),
             "CustomField": str(order.kept.get("CustomField", "")),
         }
-        asked = _sent("GET", f"{url}{'&' if '?' in url else '?'}{urlencode(query)}", None)
-        return replace(asked, rule=retries.NEVER)
+        letter = _sent("GET", f"{url}{'&' if '?' in url else '?'}{urlencode(query)}", None)
+        return replace(letter, rule=retries.NEVER)
 
     def read_document(self, body: bytes) -> list[Verb]:
         try:
@@ -103,7 +103,7 @@ class ExotelLanguage:
 
 
 def _sent(method: str, url: str, body: dict[str, Any] | None) -> Letter:
-    """A name and password in the URL become a header, as HTTP clients do it."""
+    """User name and password in the URL become a header, as in HTTP clients."""
     parts = urlsplit(url)
     userinfo, _, host = parts.netloc.rpartition("@")
     headers = [("User-Agent", "Exotel"), ("Content-Type", "application/json")]

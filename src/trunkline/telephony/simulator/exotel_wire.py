@@ -26,7 +26,7 @@ _EVENTS: Mapping[str, Event] = {"ringing": "ringing", "answered": "answered", "t
 
 
 class ExotelWire:
-    """`flows` say where the Voicebot applet of each flow asks for its stream."""
+    """`flows`: the URL from which the Voicebot applet of each flow requests its stream."""
 
     def __init__(
         self,
@@ -37,7 +37,9 @@ class ExotelWire:
         self._calls = calls
         self._flows = flows
         self.language = ExotelLanguage()
-        self._accounts = {one.sid: (one, _basic(one)) for one in accounts if one.carrier == "exotel"}
+        self._accounts = {
+            account.sid: (account, _basic(account)) for account in accounts if account.carrier == "exotel"
+        }
         self._replies = Replies(
             created=lambda call: json_reply({"Call": self._record(call)}),
             throttled=lambda wait_s: _error(429, "Too many requests", {"Retry-After": str(wait_s)}),
@@ -59,7 +61,7 @@ class ExotelWire:
         ]
 
     async def _list_numbers(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
-        """A page has one number, and the next one is named at a host that is not to be asked."""
+        """A page has one number, and the URL of the next one is at a host that clients must not use."""
         number = int(request.query.get("Page", "0"))
         rows = [{"sid": f"sid-{e164}", "phone_number": e164} for e164 in account.numbers[number : number + 1]]
         is_last = number + 1 >= len(account.numbers)

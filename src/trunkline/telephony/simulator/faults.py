@@ -1,6 +1,6 @@
-"""What goes wrong between us and the carrier, by seed. Probabilities are of calls, or of webhooks where it says so.
+"""Faults between the platform and the carrier, by seed. Probabilities are of calls, or of webhooks where noted.
 
-Faults never touch the ledger: a call that was dialled is in it, whatever the reply said.
+Faults never touch the ledger: a dialled call is in it, whatever the reply was.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ class WebhookFault(StrEnum):
     LATE = "webhook_late"
 
 
-# Without slots: what can happen at all is worked out once and kept.
+# Without slots: the possible faults are computed once and cached.
 @dataclass(frozen=True)
 class Faults:
     # Of calls: at most one of these each.

@@ -1,4 +1,4 @@
-"""The words of media sockets: Twilio's, Plivo's and Exotel's. Each numbers its messages in its own way."""
+"""Media socket messages of Twilio, Plivo and Exotel. Each numbers its messages in its own way."""
 
 import json
 from base64 import b64encode
@@ -16,7 +16,7 @@ _PCM = b64encode(bytes(1600)).decode()
 
 
 def mark_of(text: str, event: str, *path: str) -> str | None:
-    """The name of a mark in a message of the agent's."""
+    """The name of a mark in a message of the agent."""
     if event not in text:
         return None
     try:
@@ -62,7 +62,7 @@ class TwilioFrames:
     def stop(self) -> str:
         return self._say("stop", {"accountSid": self._call.account.sid, "callSid": self._call.sid})
 
-    def heard(self, text: str) -> str | None:
+    def reply(self, text: str) -> str | None:
         name = mark_of(text, "mark", "mark", "name")
         return None if name is None else self._say("mark", {"name": name})
 
@@ -102,7 +102,7 @@ class PlivoFrames:
     def stop(self) -> str:
         return self._say("stop", stop={"callId": self._call.sid}, streamId=self._stream_id)
 
-    def heard(self, text: str) -> str | None:
+    def reply(self, text: str) -> str | None:
         name = mark_of(text, "checkpoint", "name")
         return None if name is None else self._say("playedStream", streamId=self._stream_id, name=name)
 
@@ -139,7 +139,7 @@ class ExotelFrames:
         content = {"call_sid": self._call.sid, "account_sid": self._call.account.sid, "reason": "callended"}
         return self._say("stop", content)
 
-    def heard(self, text: str) -> str | None:
+    def reply(self, text: str) -> str | None:
         name = mark_of(text, "mark", "mark", "name")
         return None if name is None else self._say("mark", {"name": name})
 

@@ -1,4 +1,5 @@
-"""What was truly dialled, and which calls that came in were taken. Promises are checked here, never in our tables."""
+"""Records what was really dialled, and which inbound calls were answered. Tests check guarantees by it, never by the
+platform's tables."""
 
 import math
 from collections import defaultdict
@@ -13,7 +14,7 @@ from trunkline.telephony.simulator.answered_calls import AnsweredCall
 
 @dataclass(slots=True)
 class Dial:
-    """One call that left for the network, or came in and got an agent. Its instants are seconds since 1970."""
+    """One call that was dialled into the network, or came in and got an agent. Its instants are seconds since 1970."""
 
     no: int
     call_id: str
@@ -30,8 +31,8 @@ class Dial:
     direction: Direction = "outbound"
 
     @property
-    def line(self) -> str:
-        """Which of our numbers it is on."""
+    def own_number(self) -> str:
+        """The platform's number of the call."""
         return self.from_ if self.direction == "outbound" else self.to
 
 
@@ -101,7 +102,7 @@ class Ledger:
         direction: Direction,
         machine: bool,
     ) -> AnsweredCall:
-        """Somebody picked up, or rings at us: from here on they wait for an agent."""
+        """A person answered, or calls in: from now on they wait for an agent."""
         call = AnsweredCall(
             len(self.answered),
             call_id,
@@ -152,7 +153,7 @@ def double_dials(dials: Iterable[Dial]) -> list[DoubleDial]:
 
 
 def over_capacity(dials: Iterable[Dial], limits: Mapping[str, int]) -> list[OverCapacity]:
-    """Numbers that at some instant had more calls than their limit. Numbers without a limit are not judged."""
+    """Numbers that at some instant had more calls than their limit. Numbers without a limit are not checked."""
     return [
         OverCapacity(number, limits[number], peak, at)
         for number, (peak, at) in peaks(dials).items()
@@ -161,10 +162,10 @@ def over_capacity(dials: Iterable[Dial], limits: Mapping[str, int]) -> list[Over
 
 
 def peaks(dials: Iterable[Dial]) -> dict[str, tuple[int, float]]:
-    """The most calls each number had at one instant, and when first. An end frees its line at once."""
+    """The most calls each number had at one instant, and when first. An end frees its channel at once."""
     changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for dial in dials:
-        changes[dial.line] += [(dial.started_at, 1), (_end(dial), -1)]
+        changes[dial.own_number] += [(dial.started_at, 1), (_end(dial), -1)]
     return {number: _peak(sorted(ordered)) for number, ordered in changes.items()}
 
 

@@ -1,4 +1,4 @@
-"""Numbers whose fate is known: `+1 500 555 CC nn`. CC says what happens, nn is free, so each has a hundred."""
+"""Numbers with a fixed behaviour: `+1 500 555 CC nn`. CC selects the behaviour, nn is free, so each has a hundred."""
 
 import re
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ REFUSALS: Mapping[str, int] = {
 }
 
 
-@lru_cache(maxsize=4096)  # asked for with every webhook of a call
+@lru_cache(maxsize=4096)  # called with every webhook of a call
 def magic(to: str) -> Magic | None:
     match = _NUMBER.match(to)
     return MAGIC.get(match.group(1)) if match else None

@@ -1,7 +1,7 @@
 """Media streams: the socket between an answered call and an agent.
 
-Audio is silence and sparse. What matters is who is connected, with which parameters, who hangs up, and whether there
-was an agent at all: one that spoke, or that kept the stream and closed it in order.
+Audio is sparse silence. The simulator records which agent is connected, with which parameters, which side hangs up, and
+whether there was an agent at all: one that sent a message, or held the stream and closed it normally.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from trunkline.telephony.simulator.answered_calls import REFUSED_CODES, StreamAsked, StreamEnd
+from trunkline.telephony.simulator.answered_calls import REFUSED_CODES, StreamEnd, StreamRecord
 from trunkline.telephony.simulator.wire import Frames, StreamOrder
 
 if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import SimulatedCall
 
-# How an agent closes that has done its work: normally, or because it goes away.
+# Close codes of an agent that has finished: normal, or going away.
 _IN_ORDER = frozenset({1000, 1001})
 
 
@@ -44,11 +44,11 @@ class _Socket:
         await self._socket.send_str(self._frames.stop())
 
     async def listen(self, on_heard: Callable[[], None]) -> None:
-        """Until the agent closes. Marks come back at once: simulated audio plays instantly."""
+        """Until the agent closes. Marks return at once: simulated audio plays instantly."""
         async for message in self._socket:
             if message.type is aiohttp.WSMsgType.TEXT:
                 on_heard()
-                reply = self._frames.heard(message.data)
+                reply = self._frames.reply(message.data)
                 if reply is not None:
                     await self._socket.send_str(reply)
 
@@ -62,25 +62,25 @@ class MediaStreams:
         self.counts: Counter[str] = Counter()
 
     async def run(self, call: "SimulatedCall", stream: StreamOrder) -> None:
-        """Returns when the agent closed the stream; cancelled when the other side hung up."""
-        asked = StreamAsked(stream.url, self._now())
+        """Returns when the agent closed the stream; cancelled when the person hung up."""
+        record = StreamRecord(stream.url, self._now())
         if call.answered is not None:
-            call.answered.streams.append(asked)
+            call.answered.streams.append(record)
         frames = call.wire.frames(call, stream)
         if frames is None:
             self.counts["refused"] += 1
-            self._end(call, asked, "refused")
+            self._end(call, record, "refused")
             return
         try:
-            await self._talk(call, stream, frames, asked)
+            await self._talk(call, stream, frames, record)
             self.counts["closed by the agent"] += 1
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.counts["failed"] += 1
             if isinstance(error, aiohttp.WSServerHandshakeError):
-                asked.code = error.status
-            self._end(call, asked, "failed" if asked.opened_at is None else "lost")
+                record.code = error.status
+            self._end(call, record, "failed" if record.opened_at is None else "lost")
         except asyncio.CancelledError:
-            self._end(call, asked, "by_person")
+            self._end(call, record, "by_person")
             raise
 
     async def aclose(self) -> None:
@@ -88,7 +88,7 @@ class MediaStreams:
             await self._session.close()
 
     async def _talk(
-        self, call: "SimulatedCall", stream: StreamOrder, frames: Frames, asked: StreamAsked
+        self, call: "SimulatedCall", stream: StreamOrder, frames: Frames, record: StreamRecord
     ) -> None:
         async with asyncio.timeout(self._connect_timeout_s) as connecting:
             async with self._opened().ws_connect(
@@ -96,14 +96,14 @@ class MediaStreams:
             ) as socket:
                 connecting.reschedule(None)
                 self.counts["opened"] += 1
-                asked.opened_at = self._now()
-                await self._converse(call, _Socket(socket, frames), asked)
+                record.opened_at = self._now()
+                await self._converse(call, _Socket(socket, frames), record)
 
-    async def _converse(self, call: "SimulatedCall", socket: _Socket, asked: StreamAsked) -> None:
+    async def _converse(self, call: "SimulatedCall", socket: _Socket, record: StreamRecord) -> None:
         def heard() -> None:
-            if asked.heard_at is None:
-                asked.heard_at = self._now()
-                _agent_is_there(call, asked.heard_at)
+            if record.heard_at is None:
+                record.heard_at = self._now()
+                _agent_is_there(call, record.heard_at)
 
         await socket.greet()
         call.on_connected()  # the agent reads this greeting before any end
@@ -117,17 +117,17 @@ class MediaStreams:
         finally:
             speaking.cancel()
             await asyncio.gather(speaking, return_exceptions=True)
-        asked.code = socket.close_code
-        if asked.code in REFUSED_CODES and asked.heard_at is None:
-            self._end(call, asked, "refused")
+        record.code = socket.close_code
+        if record.code in REFUSED_CODES and record.heard_at is None:
+            self._end(call, record, "refused")
         else:
-            self._end(call, asked, "by_agent" if asked.code in _IN_ORDER else "lost")
+            self._end(call, record, "by_agent" if record.code in _IN_ORDER else "lost")
 
-    def _end(self, call: "SimulatedCall", asked: StreamAsked, ended: StreamEnd) -> None:
-        asked.closed_at = self._now()
-        asked.ended = ended
-        if asked.opened_at is not None and ended in ("by_agent", "by_person"):
-            _agent_is_there(call, asked.opened_at)
+    def _end(self, call: "SimulatedCall", record: StreamRecord, ended: StreamEnd) -> None:
+        record.closed_at = self._now()
+        record.ended = ended
+        if record.opened_at is not None and ended in ("by_agent", "by_person"):
+            _agent_is_there(call, record.opened_at)
 
     async def _speak(self, socket: _Socket) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Calls per second, as a carrier keeps them: what is over the pace waits in a queue and is dialled later."""
+"""A carrier's calls per second: calls over the pace wait in a queue and are dialled later."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ CATCH_UP_S = 0.05
 
 
 class PacedQueue(Generic[T]):
-    """One timer for the whole queue, running only while something waits."""
+    """One timer for the whole queue, running only while calls wait."""
 
     def __init__(self, per_s: float, start: Callable[[T], None]) -> None:
         self._interval_s = 1 / per_s
@@ -43,7 +43,7 @@ class PacedQueue(Generic[T]):
     def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting and self._next_at <= loop.time():
-            # A late timer is caught up with; time that nobody used is not saved for a burst.
+            # Catches up with a late timer; unused time is not saved for a burst.
             self._next_at = max(self._next_at, loop.time() - CATCH_UP_S) + self._interval_s
             self._start(self._waiting.popleft())
         if self._waiting and self._timer is None:
@@ -55,14 +55,14 @@ class PacedQueue(Generic[T]):
 
 
 class RequestWindow:
-    """At most so many requests in any minute: whoever is over it is told when to come back."""
+    """Limits the requests of any minute; over it, the reply says when to retry."""
 
     def __init__(self, per_min: int) -> None:
         self._per_min = per_min
         self._taken: deque[float] = deque()
 
     def wait_s(self) -> float:
-        """Take a place, or say how long until there is one."""
+        """Count a request and return 0, or return how long until one is allowed."""
         now = asyncio.get_running_loop().time()
         while self._taken and self._taken[0] <= now - 60:
             self._taken.popleft()

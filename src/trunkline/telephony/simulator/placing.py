@@ -1,4 +1,4 @@
-"""A create request as every carrier takes it: paced, limited, dialled, and answered well or badly by fault."""
+"""Handles a create request for every carrier: paces, limits and dials it, and replies correctly or by a fault."""
 
 import asyncio
 import math
@@ -18,7 +18,7 @@ from trunkline.telephony.simulator.wire import CreateRequest, Wire
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """How one carrier says each of these."""
+    """The replies of one carrier."""
 
     created: Callable[[SimulatedCall], web.Response]
     throttled: Callable[[int], web.Response]
@@ -40,20 +40,20 @@ async def place(
         return replies.throttled(math.ceil(wait_s))
     if not calls.has_room(account):
         return replies.too_many()
-    asked = calls.request(account, order, wire)
-    if asked.fault in UNDIALLED:
-        return _undialled(calls, request, asked, replies)
+    create = calls.request(account, order, wire)
+    if create.fault in UNDIALLED:
+        return _undialled(calls, request, create, replies)
     try:
-        call = calls.place(asked)
+        call = calls.place(create)
     except QueueFullError:
         return replies.queue_full()
-    return await _reply(calls, request, asked, call, replies)
+    return await _reply(calls, request, create, call, replies)
 
 
 def _undialled(
-    calls: SimulatedCalls, request: web.Request, asked: Request, replies: Replies
+    calls: SimulatedCalls, request: web.Request, create: Request, replies: Replies
 ) -> web.StreamResponse:
-    match asked.fault:
+    match create.fault:
         case ReplyFault.THROTTLED:
             return replies.throttled(calls.faults.retry_after_s)
         case ReplyFault.ERROR_UNDIALLED:
@@ -65,12 +65,12 @@ def _undialled(
 
 
 async def _reply(
-    calls: SimulatedCalls, request: web.Request, asked: Request, call: SimulatedCall, replies: Replies
+    calls: SimulatedCalls, request: web.Request, create: Request, call: SimulatedCall, replies: Replies
 ) -> web.StreamResponse:
-    """The call is dialled. What the caller gets to know of it is another matter."""
-    match asked.fault:
+    """The call is dialled, whatever the reply to the caller is."""
+    match create.fault:
         case ReplyFault.SLOW:
-            await asyncio.sleep(asked.slow_s)
+            await asyncio.sleep(create.slow_s)
         case ReplyFault.WEBHOOK_FIRST if call.lane.first_delivered is not None:
             with suppress(TimeoutError):  # a webhook that is lost as well is never delivered
                 async with asyncio.timeout(calls.faults.reply_lost_s):

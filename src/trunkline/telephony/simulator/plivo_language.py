@@ -1,4 +1,4 @@
-"""Plivo's language as the carrier speaks it: signed webhook forms out, Plivo XML in."""
+"""Plivo's protocol, the carrier's side: sends signed webhook forms, reads Plivo XML."""
 
 from collections.abc import Iterator, Mapping
 from secrets import randbelow
@@ -123,7 +123,7 @@ def _about(call: SimulatedCall) -> dict[str, str]:
 
 
 def _signed(call: SimulatedCall, method: str, url: str, fields: dict[str, str]) -> Letter:
-    """Both versions are sent, as Plivo does. The fragment holds orders to the carrier and is not signed."""
+    """Sends both versions, as Plivo does. The fragment holds retry orders and is not signed."""
     target, _, fragment = url.partition("#")
     form = form_of(fields)
     if method == "GET":

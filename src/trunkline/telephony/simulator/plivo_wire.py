@@ -23,7 +23,7 @@ from trunkline.telephony.simulator.wire import CreateRequest, Event
 
 Handler = Callable[[web.Request, SimulatedAccount], Awaitable[web.StreamResponse]]
 PAGE_SIZE_MAX = 20
-# Records are told in the console's time zone, which is not ours.
+# Records are in the console's time zone, which is not UTC.
 ZONE = timezone(timedelta(hours=5, minutes=30))
 
 
@@ -31,7 +31,9 @@ class PlivoWire:
     def __init__(self, calls: SimulatedCalls, accounts: tuple[SimulatedAccount, ...]) -> None:
         self._calls = calls
         self.language = PlivoLanguage()
-        self._accounts = {one.sid: (one, _basic(one)) for one in accounts if one.carrier == "plivo"}
+        self._accounts = {
+            account.sid: (account, _basic(account)) for account in accounts if account.carrier == "plivo"
+        }
         self._replies = Replies(
             created=lambda call: _json({"message": "call fired", "request_uuid": call.sid}, 201),
             throttled=lambda wait_s: _error(429, "too many requests", {"Retry-After": str(wait_s)}),
@@ -52,7 +54,7 @@ class PlivoWire:
         ]
 
     async def _list_numbers(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
-        """A page has one number, so that whoever reads the list has to turn pages."""
+        """A page has one number, so that clients have to follow the pages."""
         offset = int(request.query.get("offset", "0"))
         rows = [
             {"number": bare(e164), "voice_enabled": True} for e164 in account.numbers[offset : offset + 1]
@@ -101,7 +103,7 @@ class PlivoWire:
             return _error(400, "a parameter cannot be read")
         status = query.get("status", "")
         calls = [call for call in self._calls.newest_first(None) if call.account is account]
-        # Queued calls know no filter; the others match by prefix, as Plivo's do.
+        # Queued calls have no filter; the others match by prefix, as at Plivo.
         if status != "queued":
             calls = [call for call in calls if _is_of_pair(call, query)]
         shown = [call for call in calls if _view(call) == status and call.updated_at >= ended_since]

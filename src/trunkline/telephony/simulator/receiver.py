@@ -1,4 +1,4 @@
-"""The other end of a carrier, for trying one without the platform: takes webhooks, answers calls, hears streams."""
+"""The other end of a carrier, to try one without the platform: receives webhooks, answers calls, serves streams."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,17 +12,17 @@ from trunkline.telephony.carrier import Document, WebhookRequest
 
 
 class Receiver:
-    """Keeps what it was sent, in the order of arrival, with the URL as the carrier was given it."""
+    """Stores the requests that it received, in order of arrival, with the URL as the carrier has it."""
 
     def __init__(self) -> None:
         self.requests: list[WebhookRequest] = []
         self.stream_messages: list[dict[str, Any]] = []
         self.stream_headers: dict[str, str] = {}
         self.stream_query: dict[str, str] = {}
-        # What an answered call is told to do. By default it talks to our own stream until somebody hangs up.
+        # The document of an answered call. By default it connects to the receiver's own stream until a hang-up.
         self.document: Callable[[WebhookRequest], Document] = lambda _: twiml.stream(self.stream_url, {})
         self.status = 204
-        # The agent hangs up when it has heard this many messages.
+        # The agent hangs up after this many messages.
         self.hang_up_after: int | None = None
         self.close_code = 1000
         self._changed = asyncio.Condition()
@@ -48,7 +48,7 @@ class Receiver:
         return f"ws://127.0.0.1:{self.port}/stream"
 
     async def until(self, seen: Callable[["Receiver"], bool], timeout_s: float = 10.0) -> None:
-        """Wait for a condition, looked at again whenever something arrives."""
+        """Wait for a condition, checked whenever a request arrives."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: seen(self))
 

@@ -1,6 +1,6 @@
-"""Recordings as carriers keep them: a second of silence at an address that is a secret.
+"""Recordings of the simulated carriers: a second of silence at a secret URL.
 
-Vapi gives that address away. Twilio gives another one, which asks for the account's credentials and sends on.
+Vapi sends that URL itself. Twilio sends another one, which requires the account's credentials and redirects.
 """
 
 import struct
@@ -8,7 +8,7 @@ import struct
 from aiohttp import web
 
 _RATE_HZ = 8000
-# A μ-law silence of one second, as the carriers' telephone side has it.
+# One second of μ-law silence, the format of telephony.
 _SILENCE = b"\xff" * _RATE_HZ
 _FORMAT = struct.pack("<4sIHHIIHH", b"fmt ", 16, 7, 1, _RATE_HZ, _RATE_HZ, 1, 8)
 _CHUNKS = _FORMAT + struct.pack("<4sI", b"data", len(_SILENCE)) + _SILENCE

@@ -1,4 +1,4 @@
-"""When a carrier sends a webhook again. Each has its own rule, and Twilio and Plivo take orders in the URL."""
+"""When a carrier retries a webhook. Each has its own rule, and Twilio and Plivo take retry orders in the URL."""
 
 from functools import lru_cache
 from urllib.parse import parse_qsl
@@ -34,7 +34,7 @@ class WebhookRetryRule(Value, frozen=True):
         return bool({kind, "all"} & self.policy)
 
 
-@lru_cache(maxsize=256)  # one caller gives the same orders with every call
+@lru_cache(maxsize=256)  # a client sends the same orders with every call
 def _ordered(rule: WebhookRetryRule, fragment: str) -> WebhookRetryRule:
     given = dict(parse_qsl(fragment))
     return WebhookRetryRule(
@@ -55,7 +55,7 @@ TWILIO = WebhookRetryRule()
 PLIVO = WebhookRetryRule(policy=frozenset({"ct", "rt"}), timeouts=Timeouts(2.0, 40.0), total_s=55.0)
 NEVER = WebhookRetryRule(retries=0)
 EXOTEL = WebhookRetryRule(retries=2, policy=frozenset({"all"}), total_s=45.0)
-# Nothing is sent again, unless the call was ordered with a backoff plan.
+# No retries, unless the call was ordered with a backoff plan.
 VAPI = WebhookRetryRule(retries=0, timeouts=Timeouts(5.0, 20.0), total_s=600.0)
-# Who answers a call that came in has to be said in this time.
+# The request for the assistant of an inbound call must be answered within this time.
 VAPI_QUESTION = WebhookRetryRule(retries=0, timeouts=Timeouts(5.0, 7.5), total_s=7.5)

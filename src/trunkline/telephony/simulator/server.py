@@ -1,4 +1,4 @@
-"""The simulator as a whole: its parts, wired, behind one port.
+"""The whole simulator: its components, wired, behind one port.
 
 async with Simulator(SimulatorConfig(time_scale=0.02)) as simulator:
     simulator.base_url, simulator.ledger
@@ -43,8 +43,8 @@ class Simulator:
         )
         answered = Answered(self._webhooks, self._streams, self.config.time_scale, self.ledger.now)
         self._calls = SimulatedCalls(self.config, self.ledger, self._webhooks, answered, self._activity)
-        # What an operator would set up at the carrier. Exotel: where the applet of each flow asks for its stream.
-        # Vapi: the numbers of the organisation, and by credential the secret that signs messages.
+        # What an operator would configure at the carrier. Exotel: the URL from which the applet of each flow requests
+        # its stream. Vapi: the numbers of the organisation, and by credential the secret that signs messages.
         self.flows: dict[str, str] = {}
         self.vapi_numbers: set[str] = {
             number for one in self.config.accounts if one.carrier == "vapi" for number in one.numbers
@@ -91,7 +91,8 @@ class Simulator:
         headers: Mapping[str, str] | None = None,
         hmac_secret: str = "",
     ) -> SimulatedCall:
-        """Somebody calls one of our numbers. The URLs are what the operator would enter at the carrier."""
+        """An inbound call to one of the platform's numbers. The URLs are those that the operator enters at the
+        carrier."""
         order = CreateRequest(
             to=to,
             from_=from_,
@@ -112,11 +113,11 @@ class Simulator:
         return self._calls.arrive(self.config.account(carrier), order, wires[carrier])
 
     def calls(self, carrier: CarrierName) -> list[SimulatedCall]:
-        """All that were ordered from this carrier, or came in there."""
+        """All outbound and inbound calls of this carrier."""
         return [call for call in self._calls.by_sid.values() if call.account.carrier == carrier]
 
     def end(self, call_id: str, reason: EndReason) -> None:
-        """A call ends now, and the carrier tells why."""
+        """End a call now; the carrier's webhooks report the reason."""
         self._calls.end(self._calls.by_sid[call_id], reason)
 
     async def stop(self) -> None:
@@ -127,7 +128,7 @@ class Simulator:
         await self._streams.aclose()
 
     async def idle(self) -> None:
-        """Wait until every call is over and every webhook was delivered or given up."""
+        """Wait until every call has ended and every webhook was delivered or dropped."""
         await self._activity.idle()
 
     async def __aenter__(self) -> "Simulator":

@@ -1,4 +1,4 @@
-"""Twilio's language as the carrier speaks it: signed webhook forms out, TwiML in."""
+"""Twilio's protocol, the carrier's side: sends signed webhook forms, reads TwiML."""
 
 from collections.abc import Iterator, Mapping
 from email.utils import formatdate
@@ -65,7 +65,7 @@ class TwilioLanguage:
     """The `Wire` of calls that were ordered from Twilio."""
 
     def __init__(self) -> None:
-        # Where recordings are: known when the simulator listens.
+        # The base of recordings' URLs: set when the simulator listens.
         self.base_url = "https://api.twilio.com"
 
     def new_call_id(self) -> str:
@@ -136,7 +136,9 @@ def _about(call: SimulatedCall) -> dict[str, str]:
         "From": order.from_,
         "To": order.to,
     }
-    is_known = order.machine_detection and not order.machine_url  # asynchronously it is told apart
+    is_known = (
+        order.machine_detection and not order.machine_url
+    )  # asynchronous detection has a webhook of its own
     if is_known and call.dial is not None and call.dial.answered_at is not None:
         fields["AnsweredBy"] = _answered_by(call)
     return fields
@@ -160,7 +162,7 @@ def _post(call: SimulatedCall, url: str, fields: dict[str, str]) -> Letter:
 
 
 def _signed(call: SimulatedCall, method: str, url: str, fields: dict[str, str]) -> Letter:
-    """The fragment holds orders to the carrier; it is neither sent nor signed."""
+    """The fragment holds retry orders; it is neither sent nor signed."""
     target, _, fragment = url.partition("#")
     form = form_of(fields)
     if method == "GET":
@@ -193,9 +195,9 @@ def _verbs(root: Element) -> Iterator[Verb]:
             case "Dial":
                 yield Forward((element.text or "").strip())
             case "Connect":
-                yield from (_stream(one) for one in element.iter("Stream"))
+                yield from (_stream(child) for child in element.iter("Stream"))
 
 
 def _stream(element: Element) -> StreamOrder:
-    parameters = {one.get("name", ""): one.get("value", "") for one in element.iter("Parameter")}
+    parameters = {child.get("name", ""): child.get("value", "") for child in element.iter("Parameter")}
     return StreamOrder(element.get("url", ""), parameters)

@@ -22,7 +22,7 @@ def read_order(fields: Fields) -> CreateRequest | int:
     error = _error_in(form, to, from_)
     if error:
         return error
-    # A repeated field per event. An unknown word is ignored, so events joined by spaces subscribe to nothing.
+    # A repeated field per event. Unknown events are ignored, so events joined by spaces subscribe to nothing.
     named = [value for name, value in fields if name == "StatusCallbackEvent"] or ["completed"]
     answer_url, status_url = form.get("Url", ""), form.get("StatusCallback", "")
     try:

@@ -1,4 +1,4 @@
-"""A call as Twilio's REST API shows it, and which calls a list's filters show."""
+"""A call as Twilio's REST API shows it, and the filters of its list."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ def resource(call: SimulatedCall) -> dict[str, Any]:
         "queue_time": str(call.queue_ms),
         "answered_by": None,
         "api_version": "2010-04-01",
-        # There minutes after the end at Twilio, at once here.
+        # At Twilio it appears minutes after the end, here at once.
         "price": f"-{PRICE_PER_MINUTE * -(-talked_s // 60):.5f}" if talked_s else None,
         "price_unit": "USD",
         "parent_call_sid": None,
@@ -52,7 +52,7 @@ def call_filter(query: Mapping[str, str]) -> Callable[[SimulatedCall], bool]:
     over_after, over_before = _instant(query.get("EndTime>")), _instant(query.get("EndTime<"))
 
     def wanted(call: SimulatedCall) -> bool:
-        # A call that was not dialled yet has no start time, and no filter by start time finds it.
+        # A call that was not dialled yet has no start time, so no filter by start time matches it.
         started = call.dial.started_at if call.dial else None
         ended = call.dial.ended_at if call.dial else None
         return (
@@ -75,5 +75,5 @@ def _instant(text: str | None) -> float | None:
 
 
 def _shown(call: SimulatedCall) -> str:
-    """REST knows no "initiated": until it rings, a dialled call is still shown as queued."""
+    """The REST API has no "initiated": until it rings, a dialled call is shown as queued."""
     return "queued" if call.state == "initiated" else status_of(call)

@@ -43,7 +43,9 @@ class TwilioWire:
     def __init__(self, calls: SimulatedCalls, accounts: tuple[SimulatedAccount, ...]) -> None:
         self._calls = calls
         self.language = TwilioLanguage()
-        self._accounts = {one.sid: (one, _basic(one)) for one in accounts if one.carrier == "twilio"}
+        self._accounts = {
+            account.sid: (account, _basic(account)) for account in accounts if account.carrier == "twilio"
+        }
         self._replies = Replies(
             created=lambda call: json_reply(resource(call), status=201),
             throttled=lambda wait_s: _refusal(429, 20429, headers={"Retry-After": str(wait_s)}),
@@ -65,7 +67,7 @@ class TwilioWire:
         ]
 
     async def _list_numbers(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
-        """A page has one number, so that whoever reads the list has to turn pages."""
+        """A page has one number, so that clients have to follow the pages."""
         number = int(request.query.get("Page", "0"))
         rows = [
             {"phone_number": e164, "capabilities": {"voice": True, "sms": True}}
@@ -76,7 +78,7 @@ class TwilioWire:
         return json_reply({"incoming_phone_numbers": rows, "page": number, "next_page_uri": following})
 
     async def _send_on(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
-        """To where the recording lies, as to those who have the media of an account protected."""
+        """Redirects to the recording's URL, as Twilio does for an account with protected media."""
         raise web.HTTPFound(f"/recordings/{request.match_info['recording']}.wav")
 
     async def _create(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
@@ -118,7 +120,7 @@ class TwilioWire:
     def _page(
         self, request: web.Request, calls: list[SimulatedCall], number: int, size: int
     ) -> dict[str, Any]:
-        """Pages go on from the last call shown, so calls that arrive in between push none out of sight."""
+        """Pages continue behind the last call shown, so new calls push none out of the list."""
         token = request.query.get("PageToken", "")
         first = next((i + 1 for i, call in enumerate(calls) if call.sid == token), 0)
         shown = calls[first : first + size]

@@ -1,4 +1,4 @@
-"""Vapi's language as the carrier speaks it: messages out, with a secret or a signature; an assistant in."""
+"""Vapi's protocol, the carrier's side: sends messages with a secret or a signature, reads an assistant."""
 
 import time
 from collections.abc import Mapping
@@ -51,9 +51,9 @@ class VapiLanguage:
     """The `Wire` of calls that were ordered from Vapi."""
 
     def __init__(self, base_url: str = "") -> None:
-        # Where the control URLs of calls and their recordings are: known when the simulator listens.
+        # The base of calls' control URLs and recordings: set when the simulator listens.
         self.base_url = base_url
-        # What the assistant's plan of analysis finds out about every conversation.
+        # The analysis that every call's report has.
         self.analysis: dict[str, Any] = {}
 
     def new_call_id(self) -> str:
@@ -95,10 +95,10 @@ class VapiLanguage:
         return False
 
     def question(self, call: SimulatedCall, url: str, failed_url: str = "") -> Letter:
-        asked = self._sent(
+        letter = self._sent(
             call, url, {"type": "assistant-request", "timestamp": round(call.updated_at * 1000)}
         )
-        return replace(asked, rule=retries.VAPI_QUESTION)
+        return replace(letter, rule=retries.VAPI_QUESTION)
 
     def read_document(self, body: bytes) -> list[Verb]:
         """Outbound calls have no document: the assistant was ordered with the call."""
@@ -151,8 +151,13 @@ class VapiLanguage:
         shown = self.resource(call)
         if message.get("startedAt"):
             message["startedAt"] = shown.get("startedAt")
-        told = {**message, "call": shown, "customer": shown["customer"], "phoneNumber": shown["phoneNumber"]}
-        body = msgspec.json.encode({"message": told})
+        content = {
+            **message,
+            "call": shown,
+            "customer": shown["customer"],
+            "phoneNumber": shown["phoneNumber"],
+        }
+        body = msgspec.json.encode({"message": content})
         headers = {"Content-Type": "application/json", **call.order.headers}
         secret = call.order.hmac_secret
         if secret:

@@ -40,7 +40,7 @@ class VapiWire:
         self._numbers = numbers
         self._credentials = credentials
         self.language = VapiLanguage()
-        self._accounts = [one for one in accounts if one.carrier == "vapi"]
+        self._accounts = [account for account in accounts if account.carrier == "vapi"]
         self._replies = Replies(
             created=lambda call: json_reply(self._created(call), status=201),
             throttled=lambda wait_s: _error(429, "Too Many Requests", {"Retry-After": str(wait_s)}),
@@ -56,7 +56,7 @@ class VapiWire:
             web.get("/call/{call}", self._authenticated(self._fetch)),
             web.delete("/call/{call}", self._authenticated(self._delete)),
             web.get("/phone-number", self._authenticated(self._list_numbers)),
-            # Whoever knows the URL may control the call: so it is at Vapi, unless it is told otherwise.
+            # The URL alone authorises control of the call, as at Vapi by default.
             web.post("/{call}/control", self._control),
         ]
 
@@ -135,10 +135,10 @@ class VapiWire:
         if call is None or call.state == "ended":
             return _error(404, "Not Found")
         try:
-            asked = msgspec.json.decode(await request.read(), type=dict[str, Any]).get("type")
+            kind = msgspec.json.decode(await request.read(), type=dict[str, Any]).get("type")
         except (msgspec.DecodeError, msgspec.ValidationError):
-            asked = None
-        if asked != "end-call":
+            kind = None
+        if kind != "end-call":
             return _error(400, "unknown message")
         self._calls.hang_up(call, only_unanswered=False)
         return json_reply({})
@@ -166,18 +166,18 @@ class VapiWire:
     async def _list_numbers(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         rows = [
             {
-                "id": number_id(one),
+                "id": number_id(number),
                 "orgId": account.sid,
-                "number": one,
+                "number": number,
                 "provider": "twilio",
                 "status": "active",
             }
-            for one in sorted(self._numbers)
+            for number in sorted(self._numbers)
         ]
         return json_reply(rows)
 
     def _number(self, wanted: str) -> str | None:
-        return next((one for one in self._numbers if number_id(one) == wanted), None)
+        return next((number for number in self._numbers if number_id(number) == wanted), None)
 
     def _call(self, request: web.Request, account: SimulatedAccount) -> SimulatedCall | None:
         call = self._calls.by_sid.get(request.match_info["call"])

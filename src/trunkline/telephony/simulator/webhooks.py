@@ -1,4 +1,4 @@
-"""Webhooks on their way: sent, sent again as the carrier would, and lost, doubled, swapped or late by fault."""
+"""Sends webhooks, retries them as the carrier would, and loses, duplicates, swaps or delays them by fault."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ class CallWebhooks:
     """The webhooks of one call: where a swapped one waits for the next to overtake it."""
 
     held: Letter | None = None
-    # Where somebody waits for the first webhook to have been answered.
+    # Set when the first webhook has been answered, if a caller waits for it.
     first_delivered: asyncio.Event | None = None
 
 
@@ -45,7 +45,7 @@ class Webhooks:
             self._start(lane, [letter], 0.0)
 
     async def ask(self, letter: Letter, tried: Callable[[Exchange], None] = lambda _: None) -> Exchange:
-        """Deliver as the carrier does, with its retries; `tried` is told what came of each try."""
+        """Deliver as the carrier does, with its retries; `tried` gets the result of each."""
         rule, loop = letter.rule, asyncio.get_running_loop()
         until_s = loop.time() + rule.total_s
         outcome = await self._client.send(letter.request, rule.timeouts.within(rule.total_s))

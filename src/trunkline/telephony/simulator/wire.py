@@ -1,4 +1,5 @@
-"""What a call needs of the carrier's language it was ordered in. One wire per carrier; the life of a call has none."""
+"""The interface of a call to its carrier's protocol. One wire per carrier; the states of a call are the same for
+all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,17 +19,17 @@ Event = Literal["initiated", "ringing", "answered", "ended"]
 
 
 class CreateRequest(Value, frozen=True):
-    """A create request, read; or a call that rings at one of our numbers."""
+    """A parsed create request; or an inbound call to one of the platform's numbers."""
 
     to: str
     from_: str
     answer_url: str = ""
     inline_document: bytes = b""
-    # Asked when a URL gave no document.
+    # Requested when a URL gave no document.
     fallback_url: str = ""
     answer_method: str = "POST"
     status_method: str = "POST"
-    # Where each event is told. An event that is missing is not.
+    # The URL of each event. An event that is missing is not sent.
     event_urls: Mapping[Event, str] = msgspec.field(default_factory=dict)
     machine_url: str = ""
     recording_url: str = ""
@@ -37,16 +38,16 @@ class CreateRequest(Value, frozen=True):
     machine_detection: bool = False
     attempt: str | None = None
     direction: Direction = "outbound"
-    # What the order wants sent with its webhooks, and how often again.
+    # The headers of its webhooks, and their retries.
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     hmac_secret: str = ""
     rule: WebhookRetryRule | None = None
-    # What the carrier keeps beside the call and shows again: Exotel's custom field, Vapi's overrides.
+    # What the carrier stores with the call and returns: Exotel's custom field, Vapi's overrides.
     kept: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
 class Letter(Value, frozen=True):
-    """A webhook with the rule by which it is sent again."""
+    """A webhook with its retry rule."""
 
     request: Outgoing
     rule: WebhookRetryRule
@@ -70,12 +71,12 @@ class StreamOrder:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """The carrier's own agent talks, until somebody hangs up."""
+    """The carrier's own agent talks, until a hang-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The caller is connected with somebody else, until somebody hangs up."""
+    """The caller is connected with another number, until a hang-up."""
 
     to: str
 
@@ -87,7 +88,7 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class HangUpOrder:
-    """`unanswered`: a call that comes in is refused instead of being answered and ended."""
+    """`unanswered`: an inbound call is refused instead of being answered and ended."""
 
     unanswered: bool = False
 
@@ -96,7 +97,7 @@ Verb = Say | Pause | StreamOrder | Talk | Forward | Redirect | HangUpOrder
 
 
 class Frames(Protocol):
-    """The words of one media socket, numbered as the carrier numbers them."""
+    """The messages of one media socket, numbered as the carrier numbers them."""
 
     def opening(self) -> Sequence[str]: ...
 
@@ -104,8 +105,8 @@ class Frames(Protocol):
 
     def stop(self) -> str: ...
 
-    def heard(self, text: str) -> str | None:
-        """What the carrier says to a message of the agent's: that a mark has been played."""
+    def reply(self, text: str) -> str | None:
+        """The carrier's reply to a message of the agent: that a mark has been played."""
         ...
 
 
@@ -113,24 +114,23 @@ class Wire(Protocol):
     def new_call_id(self) -> str: ...
 
     def letters(self, call: "SimulatedCall", event: Event) -> Sequence[Letter]:
-        """The signed webhooks of an event, as the call is now."""
+        """The signed webhooks of an event, by the present state of the call."""
         ...
 
     def question(self, call: "SimulatedCall", url: str, failed_url: str = "") -> Letter:
-        """The signed request for the document that says what to do with the call. `failed_url` gave none, and this is
-        the fallback."""
+        """The signed request for the call's document. `failed_url` gave none, and this is the fallback."""
         ...
 
     def is_refusal(self, status: int) -> bool:
-        """Whether a status is the carrier's own way of being told that there is nobody: Exotel's 503."""
+        """Whether a status is the carrier's way to receive a refusal: Exotel's 503."""
         ...
 
     def read_document(self, body: bytes) -> Sequence[Verb]:
-        """What the document asks for; ValueError if it cannot be read."""
+        """The verbs of the document; ValueError if it cannot be read."""
         ...
 
     def stream_headers(self, call: "SimulatedCall", url: str) -> Mapping[str, str]:
-        """What proves a media socket's handshake."""
+        """The headers that sign a media socket's handshake."""
         ...
 
     def frames(self, call: "SimulatedCall", stream: StreamOrder) -> Frames | None:
