@@ -212,7 +212,7 @@ def test_private_names_of_others_are_found_whatever_they_are_called(source: str)
         "import asyncpg\nrun = getattr(asyncpg.Connection, '_execute')",
         "from redis._parsers import Encoder",
         "from trunkline.telemetry import metrics\nmetrics.WEBHOOKS._value.get()",
-        "def abort(socket): socket._response.connection.transport.abort()",
+        "def abort(socket): socket._waiting_fut.cancel()",
     ],
 )
 def test_private_names_of_dependencies_are_found(source: str) -> None:
