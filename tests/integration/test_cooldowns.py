@@ -361,8 +361,9 @@ async def test_a_lead_that_is_called_again_by_order_waits_as_one_that_was_never_
         await all_due(stage)
         await stage.dial()
     await stage.dialing.run(
-        "INSERT INTO lead_reopenings (lead_id, no, request_id, reason, actor, outcome, finished_at)"
-        " VALUES ($1, 1, 'again', 'why', 'ops', 'ABORTED', now())",
+        "INSERT INTO lead_reopenings (lead_id, reseller_id, merchant_id, no, request_id, reason, actor, outcome,"
+        " finished_at) SELECT id, reseller_id, merchant_id, 1, 'again', 'why', 'ops', 'ABORTED', now() FROM leads"
+        " WHERE id = $1",
         lead,
     )
     await all_due(stage)
