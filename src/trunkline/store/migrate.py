@@ -33,7 +33,7 @@ import asyncpg
 
 from trunkline.errors import MigrationError, StoreUnavailable
 from trunkline.store.database import CANNOT_CONNECT, Connection, describe
-from trunkline.store.sql import Area, migrations
+from trunkline.store.sql import Area, migrations, query
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -396,7 +396,7 @@ async def _prepare(
     if schema is None:
         return
     if not await connection.fetchval(_SQL.has_schema, schema):
-        await connection.execute(_SQL.create_schema.format(schema=quoted(schema)))
+        await connection.execute(query("migrations/create_schema", schema=quoted(schema)))
     await connection.execute(_SQL.use_path, quoted(schema), local)
 
 

@@ -1,8 +1,9 @@
 """`report_lead`: a lead has ended, or is called again. Whoever wants to hear of it gets a `lead.finished`, or a
 `lead.reopened`.
 
-Enqueued by Postgres itself with the end of the lead or the order (`0045_reopenings.sql`), whoever gives it. It only
-finds out whom to tell; each of them is told by a job of its own, so that a receiver that is down keeps nobody waiting.
+Enqueued by Postgres itself with the end of the lead or the order (`lead_ended`, `lead_reopened`), whoever gives it. It
+only finds out whom to tell; each of them is told by a job of its own, so that a receiver that is down keeps nobody
+waiting.
 """
 
 from dataclasses import replace

@@ -126,11 +126,8 @@ END $$;
 -- first, in the same statement: answers that settle nothing need no other.
 CREATE FUNCTION attempts_answer(
     in_ids uuid[], in_states text[], in_sources text[], in_call_ids text[], in_reasons text[]
-) RETURNS TABLE (id uuid, state text) LANGUAGE plpgsql
+) RETURNS TABLE (id uuid, state text) LANGUAGE sql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY
     WITH locked AS MATERIALIZED (
         SELECT id FROM attempts WHERE id = ANY(in_ids) ORDER BY id FOR NO KEY UPDATE
     )
@@ -150,7 +147,7 @@ BEGIN
     JOIN locked ON locked.id = r.id
     WHERE a.id = r.id
     RETURNING a.id, a.state;
-END $$;
+$$;
 
 -- What agents report of their calls: once per call, also after its end. The call's fold joins it with what the carrier
 -- tells, whichever comes first.

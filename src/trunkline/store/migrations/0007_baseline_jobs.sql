@@ -292,7 +292,7 @@ BEGIN
         'unique_key', unique_key, 'concurrency_key', concurrency_key, 'reseller_id', reseller_id,
         'merchant_id', merchant_id, 'payload', payload::text))::text)::json -> 0;
     IF wake THEN
-        -- As `jobs/pokes.py` writes it: where to look, and from which microsecond on.
+        -- As `jobs/wakeups.py` writes it: where to look, and from which microsecond on.
         PERFORM pg_notify('trunkline_jobs', format('%s %s %s %s', job ->> 'job_type', job ->> 'priority',
             ((job ->> 'concurrency_key') IS NOT NULL)::int,
             (extract(epoch FROM (job ->> 'run_at')::timestamptz) * 1000000)::bigint - 1));
