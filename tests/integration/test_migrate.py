@@ -173,7 +173,7 @@ async def test_a_process_under_which_the_schema_changed_is_not_ready_and_says_so
         connected(database_url) as connection,
     ):
 
-        async def ready() -> tuple[int, str]:
+        async def ready() -> tuple[int, str | None]:
             async with session.get("/ready") as response:
                 return response.status, (await response.json())["checks"]["postgres"]["error"]
 
@@ -181,10 +181,12 @@ async def test_a_process_under_which_the_schema_changed_is_not_ready_and_says_so
         await record(database_url, 901, "0901_post_leads_timezone")
         status, error = await ready()
         assert status == 503
+        assert error is not None
         assert "newer version has applied 0901_post_leads_timezone" in error
         await connection.execute("DELETE FROM schema_migrations WHERE number IN (8, 901)")
         status, error = await ready()
         assert status == 503
+        assert error is not None
         assert "has schema 7 and this version runs on schema 8" in error
         assert "run `trunkline migrate`" in error
 
