@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import asyncpg
 import pytest
+
+from trunkline.embedded import Engines
 
 TRUNKLINE = str(Path(sys.executable).parent / "trunkline")
 
@@ -71,6 +74,48 @@ def test_up_reports_a_corrupt_data_folder_in_one_line_and_leaves_it_unchanged(tm
     assert str(folder) in complaint(trunkline("up", "--data-dir", str(folder)))
     assert version.read_text() == "9\n"
     assert [path for path in before if not Path(path).exists() and "postmaster" not in path] == []
+
+
+async def test_a_data_folder_of_before_the_first_release_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    async with Engines(folder, redis_url="redis://unused") as engines:
+        connection = await asyncpg.connect(engines.database_url)
+        await connection.execute(
+            "CREATE TABLE schema_migrations (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz);"
+            "INSERT INTO schema_migrations VALUES ('0001_tenants', '', now())"
+        )
+        await connection.close()
+    for command in ("up", "migrate", "demo"):
+        line = complaint(trunkline(command, "--data-dir", str(folder)))
+        assert "made before the first release" in line
+        assert "fresh data folder (--data-dir)" in line
+
+
+async def test_serving_on_a_schema_that_is_too_old_or_too_new_says_which_command_helps(
+    empty_database_url: str, redis_url: str
+) -> None:
+    engines = {
+        "DATABASE_URL": empty_database_url,
+        "REDIS_URL": redis_url,
+        "TRUNKLINE_SECRET_KEY": "a-secret-key-for-tests-only-0123456789",
+    }
+    too_old = complaint(trunkline("serve", "--roles", "api", **engines))
+    assert "run `trunkline migrate`, then start this process again." in too_old
+    assert "The schema is up to date." in trunkline("migrate", **engines).stdout
+    connection = await asyncpg.connect(empty_database_url)
+    await connection.execute(
+        "INSERT INTO schema_migrations (number, name, checksum, applied_at)"
+        " VALUES (901, '0901_post_leads_timezone', '', now())"
+    )
+    await connection.close()
+    too_new = complaint(trunkline("serve", "--roles", "api", **engines))
+    assert "`trunkline migrate` of a newer version has applied 0901_post_leads_timezone" in too_new
+
+
+def test_migrating_before_and_after_a_deploy_at_once_is_called_wrongly() -> None:
+    result = trunkline("migrate", "--pre", "--post")
+    assert result.returncode == 2
+    assert "--pre" in result.stderr
 
 
 def test_serve_without_engines_names_the_missing_settings() -> None:

@@ -359,8 +359,9 @@ async def test_a_reopened_leads_backoff_for_unknown_codes_starts_anew(stage: Sta
         await all_due(stage)
         await stage.dial()
     await stage.dialing.run(
-        "INSERT INTO lead_reopenings (lead_id, no, request_id, reason, actor, outcome, finished_at)"
-        " VALUES ($1, 1, 'again', 'why', 'ops', 'ABORTED', now())",
+        "INSERT INTO lead_reopenings (lead_id, reseller_id, merchant_id, no, request_id, reason, actor, outcome,"
+        " finished_at) SELECT id, reseller_id, merchant_id, 1, 'again', 'why', 'ops', 'ABORTED', now() FROM leads"
+        " WHERE id = $1",
         lead,
     )
     await all_due(stage)

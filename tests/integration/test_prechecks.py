@@ -314,7 +314,9 @@ async def test_a_dead_processs_claim_on_a_pre_check_expires(
     await check(dialing, url)
     lead = await dialing.lead()
     await dialing.run(
-        "INSERT INTO prechecks (lead_id, checks_hash, claimed_until) VALUES ($1, '', clock_timestamp())", lead
+        "INSERT INTO prechecks (lead_id, reseller_id, merchant_id, checks_hash, claimed_until)"
+        " SELECT id, reseller_id, merchant_id, '', clock_timestamp() FROM leads WHERE id = $1",
+        lead,
     )
     assert await prechecks.ask(lead) == PrecheckPassed(lead)
 

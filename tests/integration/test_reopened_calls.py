@@ -67,7 +67,11 @@ async def test_late_events_of_an_earlier_call_do_not_change_a_reopened_lead(stag
     earlier = await end_without_agent(stage, lead)
     before = await reopen(stage, lead)
     await stage.told(earlier, "ended", reason="busy", call_id="CA-again", dedupe_key="late")
-    await stage.dialing.run("INSERT INTO call_reports (attempt_id, disposition) VALUES ($1, 'SOLD')", earlier)
+    await stage.dialing.run(
+        "INSERT INTO call_reports (attempt_id, reseller_id, merchant_id, disposition)"
+        " SELECT id, reseller_id, merchant_id, 'SOLD' FROM attempts WHERE id = $1",
+        earlier,
+    )
     await stage.told(earlier, "reported", dedupe_key="report")
     after = await stage.lead(lead)
     assert (after["status"], after["version"], after["attempt_count"]) == (

@@ -201,9 +201,11 @@ async def _is_reminder(stage: Stage, lead: UUID) -> None:
     await stage.dialing.run(
         "WITH series AS (INSERT INTO reminders (id, reseller_id, merchant_id, request_hash, phone, timezone, starts_at,"
         " pool_id, late_s) SELECT gen_random_uuid(), l.reseller_id, l.merchant_id, sha256('x'), l.phone, 'UTC', now(),"
-        " l.pool_id, 900 FROM leads AS l WHERE l.id = $1 RETURNING id)"
-        " INSERT INTO reminder_occurrences (id, reminder_id, wall_at, scheduled_at, state, max_attempts, lead_id)"
-        " SELECT gen_random_uuid(), s.id, now(), now() - $2::interval, 'SCHEDULED', 3, $1 FROM series AS s",
+        " l.pool_id, 900 FROM leads AS l WHERE l.id = $1 RETURNING id, reseller_id, merchant_id)"
+        " INSERT INTO reminder_occurrences (id, reminder_id, reseller_id, merchant_id, wall_at, scheduled_at, state,"
+        " max_attempts, lead_id)"
+        " SELECT gen_random_uuid(), s.id, s.reseller_id, s.merchant_id, now(), now() - $2::interval, 'SCHEDULED', 3, $1"
+        " FROM series AS s",
         lead,
         AGO,
     )

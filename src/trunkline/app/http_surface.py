@@ -31,7 +31,7 @@ from trunkline.console.application import Console
 from trunkline.dispatch import late_facts
 from trunkline.dispatch.inbound import Inbound
 from trunkline.dispatch.why import DispatchView
-from trunkline.store import schedule as store_schedule
+from trunkline.store.migrate import require_schema
 from trunkline.telemetry import metrics
 from trunkline.telephony.account_check import AccountLook
 from trunkline.telephony.carrier_registry import CARRIERS
@@ -164,9 +164,10 @@ class HttpSurface:
             "valkey": HealthProbe(self._probe_valkey, is_alternative=answers),
         }
 
-    async def _probe_postgres(self) -> float:
+    async def _probe_postgres(self) -> None:
+        """It answers, and has a schema that this version runs on: a newer version may have migrated it meanwhile."""
         async with self._runtime.database.connection() as conn:
-            return await store_schedule.clock_s(conn)
+            await require_schema(conn)
 
     async def _probe_valkey(self) -> float:
         return await server_time_s(self._runtime.bus)

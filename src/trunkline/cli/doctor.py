@@ -11,7 +11,7 @@ from trunkline.cli.doctor_carriers import examine_carriers
 from trunkline.cli.doctor_finding import Finding
 from trunkline.cli.doctor_packs import examine_packs
 from trunkline.cli.doctor_router import examine_router
-from trunkline.errors import BusUnavailable
+from trunkline.errors import BusUnavailable, MigrationError
 from trunkline.settings import Settings
 from trunkline.store import migrate, schedule
 from trunkline.store.database import CANNOT_CONNECT, describe
@@ -97,10 +97,15 @@ async def _clock(connection: SingleConnection) -> Finding:
 
 
 async def _migrations(connection: SingleConnection) -> Finding:
-    missing = await migrate.pending(connection)
-    if missing:
+    try:
+        await migrate.require_schema(connection)
+    except MigrationError as error:
+        return Finding("migrations", "problem", str(error))
+    if left := [m.name for m in await migrate.pending(connection)]:
         return Finding(
-            "migrations", "problem", f"{len(missing)} missing ({missing[0]} …): run `trunkline migrate`"
+            "migrations",
+            "warning",
+            f"{', '.join(left)} waits: run `trunkline migrate --post` when no older process is left",
         )
     return Finding("migrations", "ok", "the schema is up to date")
 

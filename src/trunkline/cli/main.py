@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -107,14 +107,25 @@ def serve(
 
 
 @app.command()
-def migrate(data_dir: DataDir = None) -> None:
+def migrate(
+    data_dir: DataDir = None,
+    pre: Annotated[
+        bool, typer.Option("--pre", help="Only what comes before the deploy of this version.")
+    ] = False,
+    post: Annotated[
+        bool, typer.Option("--post", help="Only what comes after it, once no older process runs.")
+    ] = False,
+) -> None:
     """Bring the schema of the database forward. Safe to run twice, and safe when two run at once."""
     from trunkline.cli.running import migrate_database
 
-    applied = asyncio.run(migrate_database(_settings(data_dir)))
+    if pre and post:
+        raise typer.BadParameter("--pre and --post: both is what neither of them means.")
+    phase: Literal["pre", "post"] | None = "pre" if pre else "post" if post else None
+    applied, left = asyncio.run(migrate_database(_settings(data_dir), phase))
     for name in applied:
         out.print(f"applied {name}")
-    out.print("The schema is up to date.")
+    out.print(f"Left for later: {', '.join(left)}." if left else "The schema is up to date.")
 
 
 @app.command()

@@ -7,7 +7,7 @@ import secrets
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import uvloop
@@ -18,7 +18,7 @@ from trunkline.cli import huge_pages
 from trunkline.embedded import Engines
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings, load_settings
-from trunkline.store.migrate import migrate
+from trunkline.store.migrate import Phase, migrate, what_is_left
 from trunkline.telemetry import configure_logging, configure_spans, get_logger
 
 log = get_logger(__name__)
@@ -134,10 +134,11 @@ def _read_or_make_secret(path: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-async def migrate_database(settings: Settings) -> list[str]:
-    """Migrate the configured database, or the embedded one, which is started for it."""
-    url = settings.database.session_url
-    if url:
-        return await migrate(url)
-    async with Engines(settings.data_dir) as engines:
-        return await migrate(engines.database_url)
+async def migrate_database(settings: Settings, phase: Phase | None) -> tuple[list[str], list[str]]:
+    """Migrate the configured database, or the embedded one, which is started for it. Returns the names of the
+    migrations that were applied, and of those that are left."""
+    async with AsyncExitStack() as stack:
+        url = settings.database.session_url
+        if not url:
+            url = (await stack.enter_async_context(Engines(settings.data_dir))).database_url
+        return await migrate(url, phase=phase), await what_is_left(url)

@@ -44,18 +44,6 @@ P = TypeVar("P")
 # One statement each, in a pool of their own: open transactions do not keep a `submit` waiting.
 SUBMIT_CONNECTIONS = 3
 
-# The migrations that create the tables of jobs, and the tenants that they reference.
-MIGRATIONS = frozenset(
-    {
-        "0001_tenants",
-        "0004_jobs",
-        "0018_job_fences",
-        "0046_job_keys_of_tenants",
-        "0054_job_enqueue",
-        "0058_job_twins_beside",
-    }
-)
-
 
 @kept_names
 class Jobs:
@@ -177,7 +165,7 @@ class Jobs:
         be allowed to create tables; if none is missing, nothing is written."""
         if self.schema is None:
             return []
-        return await migrate(self._direct_url or self._url, only=MIGRATIONS, schema=self.schema)
+        return await migrate(self._direct_url or self._url, area="jobs", schema=self.schema)
 
     def prepare_sync(self) -> list[str]:
         return asyncio.run(self.prepare())

@@ -59,19 +59,6 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# The migrations that create the tables of mailboxes.
-MIGRATIONS = frozenset(
-    {
-        "0003_mailboxes",
-        "0014_mailbox_append_one",
-        "0031_mailbox_append_batch",
-        "0032_mailbox_claim_one",
-        "0034_mailbox_by_index",
-        "0049_mailbox_append_event",
-        "0068_mailbox_lock_free",
-    }
-)
-
 # How many are replayed or renamed at once, so that their locks are short.
 BY_HAND_MAX = 1_000
 
@@ -333,9 +320,7 @@ class Mailboxes:
     async def prepare(self) -> list[str]:
         """Create or migrate the tables, as opening the object does; returns the names of the migrations. The role must
         be allowed to create tables; if none is missing, nothing is written."""
-        if self.schema is None:
-            return await migrate(self._url, only=MIGRATIONS)
-        return await migrate(self._url, only=MIGRATIONS, schema=self.schema)
+        return await migrate(self._url, area="mailboxes", schema=self.schema)
 
     def prepare_sync(self) -> list[str]:
         return asyncio.run(self.prepare())

@@ -59,7 +59,7 @@ class LockedLead(Value, frozen=True):
     payload: Private[str | None] = None
     # How often it was answered without an agent: its next call has a reserved agent, whatever a policy allows.
     no_agent_count: int = 0
-    # Not before then, because calls of this merchant found no agent: see migration 0038.
+    # Not before then, because calls of this merchant found no agent: see the table `no_agent_brakes`.
     agents_from: datetime | None = None
     # The agents of its merchant or its pool are external.
     are_agents_elsewhere: bool = False
@@ -81,7 +81,7 @@ class LockedNumber(Value, frozen=True):
     starts_per_s: float | None
     status: str
     pool_id: str
-    # Whether its calls may be counted under this lock: see migration 0033.
+    # Whether its calls may be counted under this lock: see `lock_and_count_limits`.
     may_count: bool
 
 

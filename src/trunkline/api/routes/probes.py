@@ -14,6 +14,7 @@ from trunkline import __version__
 from trunkline.api.deps import Deps, HealthProbe
 from trunkline.api.errors import ApiError, body_of
 from trunkline.api.models import ErrorOut
+from trunkline.errors import MigrationError
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -91,6 +92,9 @@ async def ask(name: str, probe: HealthProbe, timeout_s: float) -> ProbeOut:
             await probe.check()
     except TimeoutError:
         return ProbeOut(ok=False, required=probe.required, error=f"no answer within {timeout_s:g} s")
+    except MigrationError as error:
+        # It names no host, and whatever the role of this process, it cannot work.
+        return ProbeOut(ok=False, required=True, error=str(error))
     except Exception as error:
         log.warning("probe.failed", probe=name, reason=f"{type(error).__name__}: {error}")
         return ProbeOut(ok=False, required=probe.required, error="unavailable")

@@ -1,8 +1,8 @@
 """`report_lead`: a lead has ended, or was reopened. Subscribed endpoints get a `lead.finished` or a `lead.reopened`.
 
-A trigger in Postgres enqueues it with the end of the lead or with the reopening (`0045_reopenings.sql`), whichever
-component causes it. The job only selects the endpoints; each gets a delivery job of its own, so that an endpoint that
-is down delays no other.
+A trigger in Postgres enqueues it with the end of the lead or with the reopening (`lead_ended`, `lead_reopened`),
+whichever component causes it. The job only selects the endpoints; each gets a delivery job of its own, so that an
+endpoint that is down delays no other.
 """
 
 from dataclasses import replace

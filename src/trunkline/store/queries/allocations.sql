@@ -12,11 +12,11 @@ FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running) AS
 LEFT JOIN pods AS p ON p.addressed_xid >= $1::text::xid8 AND p.addressed_xid < pg_snapshot_xmax(pg_current_snapshot())
 
 -- name: allocate
--- Migration 0062 says how a call without a reservation gets its pod, and in which order it locks.
+-- The function says how a call without a reservation gets its pod, and in which order it locks.
 SELECT * FROM allocate_call($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: allocate_new
--- Migrations 0047 and 0069 say which calls this gives their pods.
+-- The function says which calls this gives their pods.
 SELECT * FROM allocate_new_calls($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[])
 
 -- name: begin
@@ -128,7 +128,7 @@ FROM unnest($1::text[], $2::int[]) AS w (pod, slot)
 JOIN allocations AS a ON a.pod = w.pod AND a.slot = w.slot AND a.ended_at IS NULL
 
 -- name: release
--- Migrations 0047 and 0069 say what ends, and in which order it locks.
+-- The function says what ends, and in which order it locks.
 SELECT * FROM release_calls($1::text[], $2::text[], $3::smallint[], $4::uuid[], $5)
 
 -- name: resume

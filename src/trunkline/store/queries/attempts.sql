@@ -119,7 +119,7 @@ SELECT id FROM marked
 SELECT carrier_call_id FROM attempts WHERE carrier = $1 AND carrier_call_id = ANY($2::text[])
 
 -- name: lock
--- Lock attempts and, before them, their leads: migration 0035 says in which order, and how everything after it is planned.
+-- Lock attempts and, before them, their leads: the function says in which order, and how everything after it is planned.
 SELECT attempts_lock($1)
 
 -- name: owner
@@ -142,7 +142,7 @@ SELECT a.id, a.lead_id, a.number_id, a.attempt_no, a.carrier, a.account, a.holds
        a.reseller_id, a.merchant_id, a.campaign_id, a.to_phone, a.reserved_micros, l.timezone,
        -- The time whose day it was counted under: a call is prepared a little before its time.
        greatest(a.intent_at, a.lead_due_at) AS counted_at,
-       -- By their numbers: migration 0043 says why by no clock.
+       -- By their numbers: the column `ordinal` says why by no clock.
        NOT EXISTS (SELECT FROM attempts AS n
                    WHERE n.lead_id = a.lead_id AND (n.ordinal, n.intent_at) > (a.ordinal, a.intent_at)) AS is_newest,
        l.status AS lead_status, l.attempt_count, l.max_attempts, l.carrier_error_count, l.no_agent_count,
@@ -240,5 +240,5 @@ FROM attempts AS a
 WHERE a.id = $1 AND a.state = 'unknown'
 
 -- name: write_results
--- The carriers' responses, many at once: migration 0035 says how it is guarded, and why it is a function.
+-- The carriers' responses, many at once: the function says how it is guarded, and why it is one.
 SELECT id, state FROM attempts_answer($1, $2, $3, $4, $5)

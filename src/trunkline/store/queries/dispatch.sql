@@ -100,7 +100,7 @@ WHERE EXISTS (SELECT FROM abandoned_calls AS c WHERE c.merchant_id = q.merchant_
 -- Attempts whose COMMIT got no reply are written as not sent, whether or not it went through. The upsert waits for a commit in
 -- flight; a read would not. One that went through and has moved on since (only this dialer could have sent it, but a loop may
 -- have checked it) is left alone. One that did not go through leaves a row that keeps the id from being used.
--- Such a row has no number (migration 0043): a later attempt of the lead must stay the newest, and the merchant's day, which
+-- Such a row has no number (see `attempts_number`): a later attempt of the lead must stay the newest, and the merchant's day, which
 -- never counted it, has nothing to subtract.
 INSERT INTO attempts AS a (id, lead_id, attempt_no, reseller_id, merchant_id, campaign_id, number_id, channel_no,
                            carrier, account, to_phone, from_phone, lead_due_at, intent_at, send_at, dialer,
@@ -218,7 +218,7 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
                    AND c.subject = l.merchant_id || '/' || l.campaign_id
                    AND (c.ends_at IS NULL OR c.ends_at > clock_timestamp())
                  LIMIT 1),
-                -- Another system has called it, or still does: see migration 0057.
+                -- Another system has called it, or still does: see the table `cutovers`.
                 (SELECT 'event_dispatch' FROM cutovers AS c
                  WHERE c.merchant_id = l.merchant_id AND l.due_at < coalesce(c.since, 'infinity'))) AS halted,
        (SELECT CASE WHEN d.merchant_id IS NOT NULL THEN 'merchant'

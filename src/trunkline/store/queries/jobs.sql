@@ -282,7 +282,7 @@ FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::timestamptz[], $5::small
 RETURNING id, job_type, priority, unique_key, concurrency_key, reseller_id, merchant_id, run_at
 
 -- name: insert_unique
--- Enqueue jobs of which some have unique keys: migration 0058 says how, and why it is a function.
+-- Enqueue jobs of which some have unique keys: `job_insert` says how, and why it is a function.
 SELECT id, job_type, priority, unique_key, concurrency_key, reseller_id, merchant_id, run_at
 FROM job_insert($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 

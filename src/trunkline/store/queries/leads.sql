@@ -285,8 +285,9 @@ WITH wanted AS (
     SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::timestamptz[], $5::smallint[])
                   AS w (id, wanted_at, due_at, closes_at, max_attempts)
 ), ordered AS (
-    INSERT INTO lead_reopenings (lead_id, no, request_id, reason, actor, outcome, outcome_reason, finished_at)
-    SELECT l.id, l.reopen_count + 1, $6, $7, $8, l.outcome, l.outcome_reason, l.finished_at
+    INSERT INTO lead_reopenings (lead_id, reseller_id, merchant_id, no, request_id, reason, actor, outcome, outcome_reason,
+                                 finished_at)
+    SELECT l.id, l.reseller_id, l.merchant_id, l.reopen_count + 1, $6, $7, $8, l.outcome, l.outcome_reason, l.finished_at
     FROM leads AS l JOIN wanted AS w ON w.id = l.id
     WHERE l.status = 'FINISHED'
 ), followed AS (

@@ -1,9 +1,9 @@
 -- name: append
--- Append events, those that are new: migration 0031 says how, and why it is a function.
+-- Append events, those that are new: the function says how, and why it is one.
 SELECT in_box, number, status_before, known_at FROM mailbox_append($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: append_one
--- Append one event, if it is new: migration 0014 says how it differs from a batch of one, which is in cost alone.
+-- Append one event, if it is new: the function says how it differs from a batch of one, which is in cost alone.
 SELECT number, is_new, status_before FROM mailbox_append_one($1, $2, $3, $4, $5, $6)
 
 -- name: bury
@@ -14,18 +14,18 @@ WHERE kind = $1 AND key = $2 AND fence = $3 AND processing_status = 'processing'
 RETURNING last_error
 
 -- name: claim
--- Claim mailboxes that have work, and read their pending events: migration 0003 says how, and why it is a function.
+-- Claim mailboxes that have work, and read their pending events: the function says how, and why it is one.
 SELECT mailbox_key, mailbox_id, fence, processed, appended, failures, seq, type, payload, created_at
 FROM mailbox_claim($1, $2, $3, $4, $5, $6)
 
 -- name: claim_one
--- Claim one mailbox if it has work, and read its pending events: migration 0032 says how it differs from `claim`, which is
+-- Claim one mailbox if it has work, and read its pending events: the function says how it differs from `claim`, which is
 -- in cost alone.
 SELECT mailbox_key, mailbox_id, fence, processed, appended, failures, seq, type, payload, created_at
 FROM mailbox_claim_one($1, $2, $3, $4, $5)
 
 -- name: complete
--- Complete mailboxes: migration 0034 says how, and why it is a function.
+-- Complete mailboxes: the function says how, and why it is one.
 SELECT key, processing_status, took FROM mailbox_complete($1, $2, $3, $4, $5, $6)
 
 -- name: fail
@@ -123,11 +123,11 @@ ORDER BY e.seq
 LIMIT $5
 
 -- name: lock
--- Lock mailboxes until the end of the transaction, sorted, and insert missing ones: migration 0031 says how.
+-- Lock mailboxes until the end of the transaction, sorted, and insert missing ones: the function says how.
 SELECT FROM mailbox_lock($1, $2, $3)
 
 -- name: lock_free
--- Lock those of these mailboxes that are not locked, without waiting; returns their positions: migration 0068 says how.
+-- Lock those of these mailboxes that are not locked, without waiting; returns their positions: the function says how.
 SELECT mailbox_lock_free($1, $2)
 
 -- name: mark

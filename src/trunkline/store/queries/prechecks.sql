@@ -7,8 +7,8 @@ SELECT EXISTS (SELECT FROM policies WHERE jsonb_typeof(policy -> 'prechecks') = 
 -- that read leads before another one's result was written claims none of these: the pass is valid for long enough, or the lead
 -- waits no longer.
 -- $1 leads  $2 which checks  $3 for how many seconds  $4 a pass that is valid for this many seconds is enough
-INSERT INTO prechecks AS p (lead_id, checks_hash, claimed_until)
-SELECT c.lead_id, c.checks_hash, clock_timestamp() + make_interval(secs => c.lease_s)
+INSERT INTO prechecks AS p (lead_id, reseller_id, merchant_id, checks_hash, claimed_until)
+SELECT c.lead_id, l.reseller_id, l.merchant_id, c.checks_hash, clock_timestamp() + make_interval(secs => c.lease_s)
 FROM unnest($1::uuid[], $2::bytea[], $3::float8[]) AS c (lead_id, checks_hash, lease_s)
 JOIN leads AS l ON l.id = c.lead_id AND l.status = 'BACKLOG'
 ORDER BY c.lead_id

@@ -84,8 +84,8 @@ RETURNING *, clock_timestamp() AS now
 -- name: insert_occurrence
 -- An occurrence, once. No row: it was made or skipped before.
 INSERT INTO reminder_occurrences
-    (id, reminder_id, wall_at, scheduled_at, state, skip_reason, max_attempts, last_error)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    (id, reminder_id, reseller_id, merchant_id, wall_at, scheduled_at, state, skip_reason, max_attempts, last_error)
+SELECT $1, r.id, r.reseller_id, r.merchant_id, $3, $4, $5, $6, $7, $8 FROM reminders AS r WHERE r.id = $2
 ON CONFLICT (reminder_id, wall_at) DO NOTHING
 RETURNING id
 

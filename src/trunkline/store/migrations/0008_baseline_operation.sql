@@ -1,45 +1,4 @@
--- What steers the platform: controls, flags, leadership, how far the database has come, alarms, and who changed what.
-
--- One row. A change of a control or a flag raises its number in the transaction of the change: whoever has read a number
--- has everything up to it. The greatest `changed_at` would not do: an earlier one may commit later, and be missed.
-CREATE TABLE control_versions (
-    only_row  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    controls  bigint NOT NULL DEFAULT 0,
-    flags     bigint NOT NULL DEFAULT 0
-) WITH (fillfactor = 50);
-INSERT INTO control_versions DEFAULT VALUES;
-
--- No row means running. `scope` says what is stopped, `subject` which one ('' for the whole platform). The subject of a
--- campaign is `merchant/campaign`: ids of campaigns are the caller's, and one tenant's must not stop another's.
-CREATE TABLE controls (
-    scope        text NOT NULL CHECK (scope IN
-                     ('kill_switch', 'promoter', 'reseller', 'merchant', 'campaign', 'number', 'carrier')),
-    subject      text NOT NULL DEFAULT '' CHECK ((subject = '') = (scope IN ('kill_switch', 'promoter'))),
-    -- Platform, reseller and merchant each have a stop of their own: none lifts another's by setting or ending one.
-    set_by       text NOT NULL CHECK (set_by IN ('platform', 'reseller', 'merchant')),
-    reason       text NOT NULL CHECK (length(reason) BETWEEN 1 AND 500),
-    changed_by   text NOT NULL,
-    changed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    stopped_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- When the stop ends; NULL: when somebody lifts it. From then on the share of starts grows to 1 within `ramp_s`.
-    ends_at      timestamptz,
-    ramp_s       int NOT NULL CHECK (ramp_s BETWEEN 0 AND 86400),
-    reseller_id  text,
-    merchant_id  text,
-    PRIMARY KEY (scope, subject, set_by)
-);
-
--- `resellers` and `merchants` say true (on) or false (off) of those they name; the percentage decides for the others.
-CREATE TABLE flags (
-    name         text PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
-    enabled      boolean NOT NULL,
-    percentage   smallint NOT NULL CHECK (percentage BETWEEN 0 AND 100),
-    resellers    jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(resellers) = 'object'),
-    merchants    jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(merchants) = 'object'),
-    reason       text NOT NULL CHECK (length(reason) BETWEEN 1 AND 500),
-    changed_by   text NOT NULL,
-    changed_at   timestamptz NOT NULL DEFAULT clock_timestamp()
-);
+-- What runs the platform: how far the database has come, who leads, who is running, alarms, and who changed what.
 
 -- How far this database has come. Valkey and every running process remember the number; a database that stands before
 -- what they remember was restored to an earlier moment. No installation: nobody has started here yet.
@@ -51,6 +10,19 @@ CREATE TABLE continuity (
 ) WITH (fillfactor = 20);
 INSERT INTO continuity DEFAULT VALUES;
 
+-- Each time that Postgres was found at an earlier moment than it had been. While one is not settled, calls may have been
+-- placed that this database does not know, and the kill switch is not lifted.
+CREATE TABLE restores (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    found_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The last moment that the database, as it was found, had lived through.
+    backup_at   timestamptz NOT NULL,
+    reason      text NOT NULL,
+    settled_at  timestamptz,
+    settled_by  text,
+    CHECK ((settled_at IS NULL) = (settled_by IS NULL))
+);
+
 -- The term grows with every change of leader. A guarded write names its term, and a stale one writes nothing.
 CREATE TABLE leaders (
     name        text PRIMARY KEY,
@@ -59,6 +31,7 @@ CREATE TABLE leaders (
     expires_at  timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50);
 
+-- Numbers the projections in Valkey.
 CREATE SEQUENCE bus_epochs;
 
 -- Who is running. A process that stops takes its row away; one that dies falls silent.
@@ -87,6 +60,7 @@ CREATE TABLE alarm_samples (
 );
 CREATE INDEX alarm_samples_by_time ON alarm_samples (at);
 
+-- Any process notifies the operators' webhook of alarms, itself and not through a job: the role `jobs` may be what is missing.
 CREATE TABLE alarms (
     id              uuid PRIMARY KEY,
     name            text NOT NULL,
@@ -99,6 +73,11 @@ CREATE TABLE alarms (
     cleared_by      text,
     raise_told_at   timestamptz,
     clear_told_at   timestamptz,
+    -- Not before then: a process is at it, or the last try failed.
+    notify_after    timestamptz,
+    notify_failures smallint NOT NULL DEFAULT 0,
+    -- When the webhook last took a notification, so that an alarm that lasts is sent again.
+    notified_at     timestamptz,
     reseller_id     text,
     merchant_id     text,
     CHECK ((cleared_at IS NULL) = (cleared_by IS NULL))
@@ -122,3 +101,16 @@ CREATE TABLE audit_log (
 );
 CREATE INDEX audit_log_by_reseller ON audit_log (reseller_id, id) WHERE reseller_id IS NOT NULL;
 CREATE INDEX audit_log_by_subject ON audit_log (subject, id);
+-- It is asked what somebody did, what was done of a kind, and what was done on a day. Few rows are written here, so that these cost
+-- nothing worth counting.
+CREATE INDEX audit_log_by_actor ON audit_log (actor, id);
+CREATE INDEX audit_log_by_area ON audit_log (split_part(action, '.', 1), id);
+CREATE INDEX audit_log_by_time ON audit_log (at);
+
+-- What the console must not take twice: links that were used, and sessions that were signed out, until they would have
+-- ended anyway. Whoever is not here was never spent.
+CREATE TABLE console_spent (
+    id     uuid PRIMARY KEY,
+    until  timestamptz NOT NULL
+);
+CREATE INDEX console_spent_by_end ON console_spent (until);
