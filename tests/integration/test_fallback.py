@@ -146,10 +146,11 @@ async def test_leads_refused_together_back_their_flow_off_once(
 
 
 @pytest.mark.parametrize(
-    ("blocks", "reason"), [(Blocks.ACCOUNT, RefusalReason.PACE), (Blocks.FLOW, RefusalReason.AGENTS)]
+    ("blocks", "reason", "wait_s"),
+    [(Blocks.ACCOUNT, RefusalReason.PACE, 1.0), (Blocks.FLOW, RefusalReason.AGENTS, 0.25)],
 )
 async def test_refusals_for_pace_or_agents_do_not_increase_the_backoff(
-    dialing: Dialing, monkeypatch: pytest.MonkeyPatch, blocks: Blocks, reason: RefusalReason
+    dialing: Dialing, monkeypatch: pytest.MonkeyPatch, blocks: Blocks, reason: RefusalReason, wait_s: float
 ) -> None:
     """An account of one start a second refuses most of every ask. It would start a call a minute."""
     now_s = 1000.0
@@ -158,9 +159,9 @@ async def test_refusals_for_pace_or_agents_do_not_increase_the_backoff(
     fallback = PostgresFallback()
     for _ in range(5):
         fallback.defer([refusal(grant, blocks, reason) for grant in await picked(dialing, fallback)])
-        now_s += 0.9
+        now_s += 0.9 * wait_s
         assert await picked(dialing, fallback) == []
-        now_s += 0.2
+        now_s += 0.2 * wait_s
     assert await picked(dialing, fallback)
 
 

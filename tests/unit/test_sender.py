@@ -9,6 +9,7 @@ import pytest
 
 from trunkline.clock import SystemClock
 from trunkline.dispatch.carrier_responses import CarrierResponse, ResultWriter
+from trunkline.dispatch.cooldowns import CarrierUnreachable
 from trunkline.dispatch.sender import (
     RECHECK_AHEAD_S,
     Callbacks,
@@ -97,6 +98,23 @@ async def test_a_call_that_waits_for_its_turn_is_checked_for_an_abort_before_it_
     assert (answer.place.code == "unwanted") is asked, "and an unwanted one does not leave"
 
 
+@pytest.mark.parametrize(("is_probe", "is_sent"), [(False, False), (True, True)])
+async def test_only_a_probe_is_sent_to_a_carrier_that_this_process_cannot_reach(
+    *, is_probe: bool, is_sent: bool
+) -> None:
+    """A call that waited for its turn while an earlier one failed to connect."""
+    clock, results, unreachable = TurnHasCome(), Results(), CarrierUnreachable()
+    sender = _sender(clock, results, unreachable=unreachable)
+    unreachable.leave_out(("twilio", "default"), 20.0)
+    sender.send_soon(
+        replace(_intent(0.0), is_probe=is_probe), IntentClock(10.0, clock.now().timestamp()), turn_s=0.0
+    )
+    await sender.drain()
+    (answer,) = results.answers
+    is_held_back = isinstance(answer.place, Rejected) and answer.place.code == "unreachable"
+    assert is_held_back is not is_sent
+
+
 @pytest.mark.parametrize(("ring_min_s", "rings_s"), [(0, 30), (15, 30), (45, 45)])
 def test_the_ring_timeout_is_at_least_that_of_the_rule_pack(ring_min_s: int, rings_s: int) -> None:
     sender = _sender(SystemClock(), Results())
@@ -129,6 +147,7 @@ def _sender(
     *,
     killed: Callable[[], object] = lambda: None,
     unwanted: IsUnwanted = _wanted,
+    unreachable: CarrierUnreachable | None = None,
 ) -> Sender:
     return Sender(
         clock,
@@ -138,6 +157,7 @@ def _sender(
         SenderLimits(),
         killed=killed,
         unwanted=unwanted,
+        unreachable=unreachable,
     )
 
 

@@ -293,6 +293,7 @@ class Dispatch:
             killed=control.controls.killed,
             unwanted=partial(is_cancelled, database),
             look=ingress.look,
+            unreachable=self.cooldowns.unreachable,
         )
         self.dialer = Dialer(
             database,

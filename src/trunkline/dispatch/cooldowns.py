@@ -245,6 +245,9 @@ class CarrierUnreachable:
     def is_over(self, account: AccountName) -> None:
         self._until_s.pop(account, None)
 
+    def has(self, account: AccountName) -> bool:
+        return self._until_s.get(account, 0.0) > self._clock_s() if self._until_s else False
+
     def accounts(self) -> list[AccountName]:
         now_s = self._clock_s()
         self._until_s = {account: until_s for account, until_s in self._until_s.items() if until_s > now_s}

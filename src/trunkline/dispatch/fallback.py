@@ -18,6 +18,7 @@ from typing import TypeAlias
 from uuid import UUID, uuid4
 
 from trunkline.dispatch.fallback_walk import PoolWalk, Skips
+from trunkline.dispatch.gates import NO_AGENT_BRAKE
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.model import Flow, Grant
 from trunkline.store import leaders
@@ -37,6 +38,8 @@ LEASE = "fallback"
 LEASE_S = 3.0
 STANDBY_S = 1.0
 CLAIMS_PER_S = 4
+# A slot may be free by the next claim: a flow that waits for a busy agent any longer leaves agents idle.
+AGENTS_RETRY_S = 1 / CLAIMS_PER_S
 
 # Whether this platform calls the leads of a merchant (reseller, merchant), and not another system.
 Includes = Callable[[str, str], bool]
@@ -176,6 +179,8 @@ def _blocked(refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:
 
 def _seconds(refusal: Refusal) -> float:
     """By Postgres's clock, which dated the grant."""
+    if refusal.reason is RefusalReason.AGENTS and refusal.subject != NO_AGENT_BRAKE:
+        return AGENTS_RETRY_S
     if refusal.until is None or refusal.grant.granted_ms is None:
         return DEFER_MIN_S
     granted_at = datetime.fromtimestamp(refusal.grant.granted_ms / 1000, UTC)

@@ -20,6 +20,8 @@ Stopped = Callable[[str, str, UUID | None, UUID, str], str | None]
 # A stop may be lifted at any time, so the match retries after this.
 RETRY_AFTER = timedelta(seconds=1)
 UNREADABLE_POLICY = timedelta(seconds=60)
+# The subject of a refusal because calls of this merchant found no agent, which has a time of its own.
+NO_AGENT_BRAKE = "no_agent_brake"
 
 
 class Case(Value, frozen=True):
@@ -87,7 +89,7 @@ def no_agent_brake(lead: LockedLead) -> GateRefusal | None:
     one at a time until a call has its agent."""
     if lead.agents_from is None:
         return None
-    return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, "no_agent_brake")
+    return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, NO_AGENT_BRAKE)
 
 
 def _attempts_exhausted(lead: LockedLead) -> GateRefusal | None:

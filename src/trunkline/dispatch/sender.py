@@ -21,6 +21,7 @@ from prometheus_client import Counter as Metric
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.carrier_responses import CarrierResponse, ResultWriter
+from trunkline.dispatch.cooldowns import CarrierUnreachable
 from trunkline.model import Intent, idempotency_key
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE
@@ -109,9 +110,11 @@ class Sender:
         killed: Callable[[], object],
         unwanted: IsUnwanted,
         look: AccountLook | None = None,
+        unreachable: CarrierUnreachable | None = None,
     ):
         """`look` reads the accounts anew for a call whose account this process does not have yet."""
         self._look = look
+        self._unreachable = unreachable or CarrierUnreachable()
         self._clock = clock
         self._carriers = carriers
         self._callbacks = callbacks
@@ -193,6 +196,9 @@ class Sender:
             return carrier
         if self._killed():
             return Rejected("not_sent_in_time", "killed", retryable=True, blames="nobody")
+        if not intent.is_probe and self._unreachable.has((intent.carrier, intent.account)):
+            # Up to a second of calls was committed to before this process found the carrier out of reach.
+            return Rejected("not_sent_in_time", "unreachable", retryable=True, blames="nobody")
         if clock_reading.is_past(self._clock, self._send_within_s(intent)):
             log.warning("call.not_sent", reason="late")
             return Rejected("not_sent_in_time", "late", retryable=True, blames="nobody")

@@ -202,6 +202,7 @@ class Stage:
             SenderLimits(late_max_s=late_max_s),
             killed=self.controls.killed,
             unwanted=partial(is_cancelled, database),
+            unreachable=cooldowns.unreachable,
         )
         dialer = Dialer(
             database,
