@@ -1,7 +1,8 @@
 """Where pods are reached, known in this process: for answers and for proxies while nobody can ask an engine.
 
 Answer URLs name the kept agent by its incarnation's number, proxies ask by the pod's name. Each second only those are
-read that got a number or an address since the last look, in whatever order they were committed.
+read that got a number or an address since the last look, in whatever order they were committed. A process that changes
+the interval of its heartbeats and nothing else is read with all others, within a minute.
 """
 
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop

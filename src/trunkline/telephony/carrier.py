@@ -15,8 +15,10 @@ import msgspec
 
 from trunkline.value import Private, Value
 
-CallbackKind = Literal["status", "answer", "resume", "inbound", "recording", "machine"]
-EventKind = Literal["initiated", "ringing", "answered", "ended", "machine", "recording"]
+CallbackKind = Literal["status", "answer", "resume", "inbound", "recording", "machine", "stream"]
+EventKind = Literal[
+    "initiated", "ringing", "answered", "ended", "machine", "recording", "stream_began", "stream_failed", "stream_ended"
+]  # fmt: skip
 EndReason = Literal["completed", "busy", "no_answer", "failed", "canceled"]
 CallState = Literal["queued", "ringing", "answered", "ended"]
 Direction = Literal["outbound", "inbound"]
@@ -311,8 +313,11 @@ class Documents(Protocol):
         """Whether a call can wait and ask again. If not, `hold_document` tells it that there is nobody."""
         ...
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        """`then_url`: what the carrier asks when the stream is over and the call is not, where it can ask."""
+    def answer_document(
+        self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
+    ) -> Document:
+        """`then_url`: what the carrier asks when the stream is over and the call is not. `status_url`: where it reports
+        that the stream began, failed or ended. Each where the carrier can."""
         ...
 
     def hold_document(self, wait_s: int, again_url: str) -> Document: ...

@@ -15,7 +15,9 @@ class VapiDocuments:
     # Which assistant an account has, is not known by the carrier's name.
     _assistant_id = ""
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+    def answer_document(
+        self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
+    ) -> Document:
         """Who answers a call that came in: the assistant, knowing the parameters. There is no stream to give."""
         overrides = {"variableValues": dict(parameters), "metadata": dict(parameters)}
         return _json({"assistantId": self._assistant_id, "assistantOverrides": overrides})

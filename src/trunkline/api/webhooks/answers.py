@@ -118,10 +118,10 @@ class Answers:
             )
         match await self._find(heard, answered):
             case Stream() as stream:
+                then_url = self._url(heard, "resume", turn=stream.turn)
+                status_url = self._url(heard, "stream") if stream.wants_status else ""
                 return AnswerReply(
-                    carrier.answer_document(
-                        stream.url, stream.parameters, self._resume_url(heard, stream.turn)
-                    )
+                    carrier.answer_document(stream.url, stream.parameters, then_url, status_url)
                 )
             case NoStream(why="ended"):
                 log.warning("answer.not_connected", call_id=answered.call_id)
@@ -167,9 +167,6 @@ class Answers:
         if heard.tag.kind == "resume":
             return self._url(heard, "resume", turn=heard.tag.turn, held=held)
         return self._url(heard, "answer", held=held, agent=heard.tag.agent)
-
-    def _resume_url(self, heard: VerifiedWebhook, turn: int) -> str:
-        return self._url(heard, "resume", turn=turn)
 
     def _url(self, heard: VerifiedWebhook, kind: Any, **more: Any) -> str:
         return callback_url(
