@@ -375,7 +375,11 @@ async def test_a_call_that_surfaces_for_a_lead_that_has_ended_is_told_to_hang_up
         ) as door,
     ):
         finder = StreamFinder(
-            gate.connector, CallKeys.from_secrets([SECRET]), gate.dialing.database, Policies().on_abandonment
+            gate.connector,
+            gate.addresses,
+            CallKeys.from_secrets([SECRET]),
+            gate.dialing.database,
+            Policies().on_abandonment,
         )
         door.finder = finder.find
         dialing = gate.dialing

@@ -83,7 +83,11 @@ async def test_an_address_is_learnt_that_was_committed_after_a_later_one(dialing
 
     assert await addresses.run_once() == 1
     number: int = await dialing.value("SELECT incarnation FROM pods WHERE name = 'va-0'")
-    assert addresses.find(number) == addresses.of_pod("va-0") == Address(number, "va-0", "ws://new")
+    assert (
+        addresses.find(number)
+        == addresses.of_pod("va-0")
+        == Address(number, "va-0", "ws://new", interval_s=5.0)
+    )
 
 
 async def test_an_address_that_a_known_process_says_later_is_learnt(dialing: Dialing) -> None:
@@ -105,6 +109,23 @@ async def test_an_address_that_a_known_process_says_later_is_learnt(dialing: Dia
         await pods.write_beats(conn, [(replace(said, sequence=2, port=8081), known.incarnation)])
         await pods.write_beats(conn, [(replace(said, sequence=3, port=8081), known.incarnation)])
     assert (await addresses.run_once(), await addresses.run_once()) == (1, 0)
+
+
+async def test_how_often_a_pod_speaks_is_known_once_it_speaks(dialing: Dialing) -> None:
+    addresses = PodAddresses(dialing.database)
+    async with dialing.database.transaction() as tx:
+        await pods.see(tx, [Sighted("va-0", "uid-0", True, False, "10.0.0.7", 8080, "")], [])
+    await addresses.run_once()
+    shown = addresses.of_pod("va-0")
+    assert shown is not None
+    assert shown.interval_s is None
+    said = PodBeat("va-0", "boot-1", 1, False, (), "10.0.0.7", 8080, "", "wss://va-0.example.com", 30.0)
+    async with dialing.database.transaction() as tx:
+        await pods.register(tx, said, [], may_insert=False)
+    await addresses.run_once()
+    heard = addresses.of_pod("va-0")
+    assert heard is not None
+    assert heard.interval_s == 30.0
 
 
 async def test_all_addresses_are_read_again_once_a_minute(dialing: Dialing) -> None:
