@@ -61,7 +61,8 @@ def stream(url: str, parameters: Mapping[str, str], then_url: str = "", status_u
     response = Element("Response")
     element = SubElement(response, "Stream", bidirectional="true", keepCallAlive="true", contentType=AUDIO)
     if status_url:
-        element.attrib |= {"statusCallbackUrl": status_url, "statusCallbackMethod": "POST"}
+        element.set("statusCallbackUrl", status_url)
+        element.set("statusCallbackMethod", "POST")
     element.text = f"{url}?{urlencode(parameters)}" if parameters else url
     if then_url:
         SubElement(response, "Redirect", method="POST").text = then_url

@@ -60,7 +60,8 @@ def stream(url: str, parameters: Mapping[str, str], then_url: str = "", status_u
     response = Element("Response")
     element = SubElement(SubElement(response, "Connect"), "Stream", url=url)
     if status_url:
-        element.attrib |= {"statusCallback": status_url, "statusCallbackMethod": "POST"}
+        element.set("statusCallback", status_url)
+        element.set("statusCallbackMethod", "POST")
     for name, value in parameters.items():
         SubElement(element, "Parameter", name=name, value=value)
     if then_url:
