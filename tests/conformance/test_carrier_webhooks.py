@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -11,6 +11,9 @@ from trunkline.telephony.carrier import CallEvent, Document, Forged, WebhookRequ
 from trunkline.telephony.simulator import SimulatedAccount
 from trunkline.testing.clock import ManualClock
 from trunkline.value import replace
+
+# Talks until somebody hangs up.
+TALKS_FOR_EVER = "+15005551601"
 
 # --- webhooks that are not what they seem
 
@@ -135,6 +138,94 @@ async def test_the_carrier_requests_the_resume_url_after_the_stream_where_it_can
     asked = [(event.attempt_id, event.kind) for event in streaming.events("resume")]
     assert asked == ([] if streaming.name == "exotel" else [(attempt, "answered")])
     assert streaming.events()[-1].reason == "completed"
+
+
+# Those that report what becomes of a stream, if the document asks for it.
+REPORTING = ("twilio", "plivo")
+
+
+def streamed(line: Line, attempt: UUID, stream_url: str = "") -> Callable[[WebhookRequest], Document]:
+    """A document of whose stream the carrier is to report."""
+    document = line.carrier.answer_document(
+        stream_url or line.receiver.stream_url, {}, "", line.url("stream", attempt)
+    )
+    return lambda _: document
+
+
+async def test_a_stream_that_began_and_ended_is_reported_where_the_carrier_can(streaming: Line) -> None:
+    attempt = uuid4()
+    streaming.receiver.document = streamed(streaming, attempt)
+    streaming.receiver.hang_up_after = 3
+    call_id = await streaming.accepted(TALKS_FOR_EVER, attempt)
+    await streaming.simulator.idle()
+    told = [(event.kind, event.attempt_id, event.call_id) for event in streaming.events("stream")]
+    expected = ["stream_began", "stream_ended"] if streaming.name in REPORTING else []
+    assert told == [(kind, attempt, call_id) for kind in expected]
+
+
+async def test_the_end_of_a_stream_is_reported_when_the_person_hangs_up(streaming: Line) -> None:
+    attempt = uuid4()
+    streaming.receiver.document = streamed(streaming, attempt)
+    call_id = await streaming.accepted(TALKS_FOR_EVER, attempt)
+    await streaming.receiver.until(lambda receiver: len(receiver.stream_messages) > 1)
+    streaming.simulator.end(call_id, "completed")
+    await streaming.simulator.idle()
+    told = [event.kind for event in streaming.events("stream")]
+    assert told == (["stream_began", "stream_ended"] if streaming.name in REPORTING else [])
+
+
+async def test_a_stream_that_could_not_be_opened_is_reported_where_the_carrier_can(
+    streaming: Line, unused_tcp_port: int
+) -> None:
+    attempt = uuid4()
+    streaming.receiver.document = streamed(streaming, attempt, f"ws://127.0.0.1:{unused_tcp_port}/stream")
+    await streaming.accepted(TALKS_FOR_EVER, attempt)
+    await streaming.simulator.idle()
+    told = [event.kind for event in streaming.events("stream")]
+    assert told == (["stream_failed"] if streaming.name in REPORTING else [])
+
+
+async def test_a_stream_that_broke_began_before(streaming: Line) -> None:
+    attempt = uuid4()
+    streaming.receiver.document = streamed(streaming, attempt)
+    streaming.receiver.hang_up_after, streaming.receiver.close_code = 3, 1011
+    await streaming.accepted(TALKS_FOR_EVER, attempt)
+    await streaming.simulator.idle()
+    told = [event.kind for event in streaming.events("stream")]
+    assert told == (["stream_began", "stream_failed"] if streaming.name in REPORTING else [])
+
+
+async def test_nothing_is_reported_of_a_stream_unless_the_document_asks_for_it(streaming: Line) -> None:
+    streaming.receiver.hang_up_after = 3
+    await follow(streaming, streaming.carrier.answer_document(streaming.receiver.stream_url, {}))
+    assert not [request for request in streaming.receiver.requests if "/stream?" in request.url]
+
+
+async def test_a_tampered_report_of_a_stream_is_forged(streaming: Line) -> None:
+    attempt = uuid4()
+    streaming.receiver.document = streamed(streaming, attempt)
+    streaming.receiver.hang_up_after = 3
+    await streaming.accepted(TALKS_FOR_EVER, attempt)
+    await streaming.simulator.idle()
+    reports = [request for request in streaming.receiver.requests if "/stream?" in request.url]
+    assert len(reports) == (2 if streaming.name in REPORTING else 0)
+    for report in reports:
+        tampered = [
+            other_last_byte(report),
+            without_proof(report),
+            other_attempt(report),
+            replace(report, url=report.url.replace("/stream?", "/status?")),
+        ]
+        assert [type(streaming.carrier.parse_webhook(one)) for one in tampered] == [Forged] * 4
+
+
+async def test_a_doubled_report_of_a_stream_has_the_key_of_the_first(streaming: Line) -> None:
+    attempt = uuid4()
+    streaming.receiver.document = streamed(streaming, attempt)
+    await streaming.accepted("+15005554101", attempt)  # every webhook is sent twice
+    await streaming.simulator.idle()
+    keys = [event.dedupe_key for event in streaming.events("stream")]
+    assert (len(keys), len(set(keys))) == ((4, 2) if streaming.name in REPORTING else (0, 0))
 
 
 async def test_the_hold_document_makes_the_carrier_request_again_where_it_can(streaming: Line) -> None:

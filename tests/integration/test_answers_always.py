@@ -375,7 +375,11 @@ async def test_a_call_that_reappears_for_a_finished_lead_gets_the_hang_up_docume
         ) as door,
     ):
         finder = StreamFinder(
-            gate.connector, CallKeys.from_secrets([SECRET]), gate.dialing.database, Policies().on_abandonment
+            gate.connector,
+            gate.addresses,
+            CallKeys.from_secrets([SECRET]),
+            gate.dialing.database,
+            Policies().on_abandonment,
         )
         door.finder = finder.find
         dialing = gate.dialing

@@ -376,6 +376,38 @@ async def test_an_attempts_agent_state_is_never_taken_back(stage: Stage) -> None
     assert (await stage.lead(other))["status"] == "BACKLOG"
 
 
+@pytest.mark.parametrize(
+    ("told", "agent", "status"),
+    [
+        (("stream_began", "stream_ended"), "joined", "FINISHED"),
+        (("stream_failed",), "none", "BACKLOG"),
+        # It broke, or another pod took the call after one that could not.
+        (("stream_began", "stream_failed"), "joined", "FINISHED"),
+    ],
+)
+async def test_what_a_carrier_reports_of_streams_late_doubled_or_in_another_order_says_the_same(
+    stage: Stage, told: tuple[str, ...], agent: str, status: str
+) -> None:
+    orders = [
+        ("answered", *told, "ended"),
+        (*reversed(told), "answered", "ended"),
+        ("answered", "ended", *told),
+        ("answered", "ended", *reversed(told)),
+        ("ended", *told, "answered", *told),
+    ]
+    for order in orders:
+        lead, attempt = await dialled(stage)
+        await given(stage, attempt)
+        for n, kind in enumerate(order):
+            await stage.told(attempt, kind, duration_s=3, dedupe_key=f"{n}:{kind}")
+            await stage.told(attempt, kind, duration_s=3, dedupe_key=f"{n}:{kind}")
+        row = await stage.lead(lead)
+        found = (await stage.attempt(lead))["agent"], row["status"], row["no_agent_count"]
+        assert found == (agent, status, 1 if agent == "none" else 0), order
+        await stage.dialing.run("DELETE FROM allocations")
+        await stage.dialing.run("DELETE FROM pods")
+
+
 # Answered, whatever webhooks were lost
 
 

@@ -76,6 +76,23 @@ async def test_the_official_validator_accepts_the_simulators_signatures() -> Non
         assert judge.validate(r.receiver.stream_url, {}, stream_proof)
 
 
+async def test_the_official_validator_accepts_what_it_signs_of_a_stream() -> None:
+    async with rig() as r:
+        status_url = f"{r.receiver.base_url}/webhooks/twilio/stream?attempt={uuid4()}"
+        document = twiml.stream(r.receiver.stream_url, {}, status_url=status_url + SEND_AGAIN)
+        r.receiver.document = lambda _: document
+        await r.create("+15005551001")
+        await r.simulator.idle()
+        told = [request for request in r.receiver.requests if request.url == status_url]
+        forms = [dict(parse_qsl(request.body.decode())) for request in told]
+        assert [form["StreamEvent"] for form in forms] == ["stream-started", "stream-stopped"]
+        started = next(one for one in r.receiver.stream_messages if one["event"] == "start")
+        assert {form["StreamSid"] for form in forms} == {started["streamSid"]}
+        judge = RequestValidator(ACCOUNT.auth_token)
+        for request, form in zip(told, forms, strict=True):
+            assert judge.validate(request.url, form, request.headers["x-twilio-signature"])
+
+
 async def test_webhooks_are_numbered_and_the_last_has_the_duration() -> None:
     async with rig() as r:
         await r.create("+15005551501")

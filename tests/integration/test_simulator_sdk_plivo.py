@@ -105,6 +105,26 @@ async def test_plivos_validator_accepts_every_webhook(sdk: Sdk) -> None:
         )
 
 
+async def test_its_validator_accepts_what_is_told_of_a_stream(sdk: Sdk) -> None:
+    status_url = f"{sdk.receiver.base_url}/webhooks/plivo/stream?attempt=1"
+    document = plivo_xml.stream(sdk.receiver.stream_url, {}, status_url=status_url)
+    sdk.receiver.document = lambda _: document
+    await sdk.create("15005551001")
+    await sdk.simulator.idle()
+    told = [request for request in sdk.receiver.requests if request.url == status_url]
+    forms = [dict(read_form(request.body) or ()) for request in told]
+    assert [form["Event"] for form in forms] == ["StartStream", "StopStream"]
+    for request, form in zip(told, forms, strict=True):
+        assert validate_v3_signature(
+            "POST",
+            request.url,
+            request.headers["x-plivo-signature-v3-nonce"],
+            ACCOUNT.auth_token,
+            request.headers["x-plivo-signature-v3"],
+            form,
+        )
+
+
 async def test_plivos_sdk_hangs_up_and_reads_the_record(sdk: Sdk) -> None:
     created = await sdk.create()
     await sdk.receiver.until(says(b"StartApp"))

@@ -83,7 +83,11 @@ async def test_a_pod_address_committed_after_a_later_one_is_read(dialing: Dialin
 
     assert await addresses.run_once() == 1
     number: int = await dialing.value("SELECT incarnation FROM pods WHERE name = 'va-0'")
-    assert addresses.find(number) == addresses.find_pod("va-0") == Address(number, "va-0", "ws://new")
+    assert (
+        addresses.find(number)
+        == addresses.find_pod("va-0")
+        == Address(number, "va-0", "ws://new", interval_s=5.0)
+    )
 
 
 async def test_a_pod_address_reported_by_a_later_heartbeat_is_read(dialing: Dialing) -> None:
@@ -105,6 +109,23 @@ async def test_a_pod_address_reported_by_a_later_heartbeat_is_read(dialing: Dial
         await pods.write_beats(conn, [(replace(said, sequence=2, port=8081), known.incarnation)])
         await pods.write_beats(conn, [(replace(said, sequence=3, port=8081), known.incarnation)])
     assert (await addresses.run_once(), await addresses.run_once()) == (1, 0)
+
+
+async def test_how_often_a_pod_speaks_is_known_once_it_speaks(dialing: Dialing) -> None:
+    addresses = PodAddresses(dialing.database)
+    async with dialing.database.transaction() as tx:
+        await pods.see(tx, [Sighted("va-0", "uid-0", True, False, "10.0.0.7", 8080, "")], [])
+    await addresses.run_once()
+    shown = addresses.find_pod("va-0")
+    assert shown is not None
+    assert shown.interval_s is None
+    said = PodBeat("va-0", "boot-1", 1, False, (), "10.0.0.7", 8080, "", "wss://va-0.example.com", 30.0)
+    async with dialing.database.transaction() as tx:
+        await pods.register(tx, said, [], may_insert=False)
+    await addresses.run_once()
+    heard = addresses.find_pod("va-0")
+    assert heard is not None
+    assert heard.interval_s == 30.0
 
 
 async def test_all_pod_addresses_are_read_again_once_a_minute(dialing: Dialing) -> None:

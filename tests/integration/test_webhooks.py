@@ -83,6 +83,14 @@ async def test_recording_and_machine_webhooks_are_stored(
     assert await door.events() == [kind]
 
 
+async def test_what_becomes_of_a_stream_is_kept_once_however_often_it_is_told(door: Door) -> None:
+    url = door.callback("twilio", "stream", uuid4())
+    for word in ("stream-started", "stream-error", "stream-started", "stream-stopped", "stream-error"):
+        told = {"CallSid": "CA1", "StreamSid": "MZ1", "StreamEvent": word}
+        assert (await post(door, url, told))[0] == 204
+    assert await door.events() == ["stream_began", "stream_failed", "stream_ended"]
+
+
 async def test_a_genuine_webhook_that_cannot_be_parsed_is_answered_and_not_stored(door: Door) -> None:
     odd = {"CallSid": "CA1", "CallStatus": "hovering"}
     assert (await post(door, door.callback("twilio", "status", uuid4()), odd))[0] == 202

@@ -11,7 +11,7 @@ from twilio.request_validator import RequestValidator  # type: ignore[import-unt
 from tests.support.api.webhooks import KEYS, TWILIO_TOKEN, Door, open_door
 from trunkline.router.stream_finder import NoStream, Stream
 from trunkline.telephony.callbacks import callback_url, verify_callback
-from trunkline.telephony.carrier import CallbackTag
+from trunkline.telephony.carrier import CallbackKind, CallbackTag
 from trunkline.telephony.forms import FORM
 
 TALKING = {"CallSid": "CA1", "CallStatus": "in-progress", "Direction": "outbound-api"}
@@ -51,6 +51,24 @@ async def test_the_resume_url_answers_with_the_stream_of_another_pod(door: Door)
     assert stream.get("url") == "wss://pods.example.com/ws/2"
     then_url = document.findtext("Redirect") or ""
     assert verify_callback(then_url, KEYS) == CallbackTag("twilio", "resume", attempt, turn=1)
+
+
+@pytest.mark.parametrize("kind", ["answer", "resume"])
+@pytest.mark.parametrize("wants_status", [True, False])
+async def test_an_answer_says_where_to_report_on_its_stream_where_the_pod_may_not_tell(
+    door: Door, kind: CallbackKind, wants_status: bool
+) -> None:
+    attempt = uuid4()
+    door.stream = Stream("wss://pods.example.com/ws/1", {}, wants_status=wants_status)
+    url = callback_url(door.public_url, "twilio", kind, attempt, KEYS)
+    _, body = await ask(door, url)
+    stream = ElementTree.fromstring(body).find("Connect/Stream")
+    assert stream is not None
+    status_url = stream.get("statusCallback")
+    assert (status_url is not None) is wants_status
+    if status_url is not None:
+        assert verify_callback(status_url, KEYS) == CallbackTag("twilio", "stream", attempt)
+        assert stream.get("statusCallbackMethod") == "POST"
 
 
 async def test_every_answer_document_redirects_to_its_resume_url(door: Door) -> None:

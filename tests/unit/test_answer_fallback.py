@@ -76,6 +76,15 @@ def test_the_answer_document_redirects_to_the_given_url_after_the_stream(carrier
     assert followed.index("Stream") < followed.index('<Redirect method="POST">https://a/then?turn=2')
 
 
+def test_what_becomes_of_a_stream_is_reported_where_the_carrier_can() -> None:
+    asked = {
+        name: "https://a/stream" in documents.answer_document("wss://pod/ws", {}, "", "https://a/stream").body
+        for name in CARRIERS
+        if (documents := documents_for(name))
+    }
+    assert asked == {"twilio": True, "plivo": True, "exotel": False, "vapi": False}
+
+
 def test_the_fallback_url_is_the_same_answer_at_another_base_and_marked() -> None:
     attempt = uuid4()
     url = callback_url("https://a.example/in", "twilio", "answer", attempt, KEYS, "second")

@@ -31,6 +31,7 @@ kinds = st.sampled_from(
         "recording",
         "stream_began",
         "stream_failed",
+        "stream_ended",
         "refused",
     ]
 )
@@ -220,6 +221,8 @@ def test_only_a_completed_call_is_answered_without_an_answered_event(
         (["stream_failed"], False),
         (["stream_failed", "stream_began"], True),
         (["stream_began", "stream_failed"], True),
+        (["stream_failed", "stream_ended"], False),
+        (["stream_ended"], None),
         (["answered"], None),
     ],
 )

@@ -181,3 +181,41 @@ def test_a_genuine_webhook_that_cannot_be_parsed_is_unreadable(plivo: Plivo, fie
 )
 def test_a_foreign_url_signed_by_plivo_is_forged(plivo: Plivo, url: str) -> None:
     assert isinstance(plivo.parse_webhook(webhook(HANGUP, url=url)), Forged)
+
+
+STREAM = {
+    "CallUUID": CALL, "Event": "StartStream", "From": "15005559901", "ServiceURL": "wss://pod/ws?token=t",
+    "StreamID": "b77e037d-4119-44b5-902d-25826b654539", "To": "15005551001",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("StartStream", "stream_began"),
+        ("DegradedStream", "stream_began"),
+        ("PlayedStream", "stream_began"),
+        ("ClearedAudio", "stream_began"),
+        ("DroppedStream", "stream_failed"),
+        ("StopStream", "stream_ended"),
+    ],
+)
+def test_what_becomes_of_a_stream_is_a_fact_of_its_call(plivo: Plivo, word: str, kind: str) -> None:
+    event = event_of(plivo.parse_webhook(webhook(STREAM | {"Event": word}, "stream")))
+    assert (event.kind, event.callback, event.attempt_id) == (kind, "stream", ATTEMPT)
+    # It names the call by the id that no create returned.
+    assert (event.call_id, event.is_leg_id) == (CALL, True)
+    assert "token=t" not in repr(event), "the token opens the stream"
+
+
+def test_a_streams_events_are_told_apart_and_their_repetitions_are_not(plivo: Plivo) -> None:
+    def key(**other: str) -> str:
+        return event_of(plivo.parse_webhook(webhook(STREAM | other, "stream"))).dedupe_key
+
+    assert key() == key(Event="DegradedStream"), "both say that it began"
+    assert len({key(), key(Event="StopStream"), key(StreamID="another")}) == 3
+
+
+def test_a_new_word_about_streams_is_kept_aside(plivo: Plivo) -> None:
+    said = plivo.parse_webhook(webhook(STREAM | {"Event": "PausedStream"}, "stream"))
+    assert said == Unreadable("stream event unknown")

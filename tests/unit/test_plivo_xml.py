@@ -24,6 +24,21 @@ def test_the_stream_document_equals_that_of_the_sdk() -> None:
     assert canonical(plivo_xml.stream(url, {"token": "a&b"}).body) == canonical(wanted.to_string())
 
 
+def test_a_stream_of_which_plivo_reports_is_the_sdks_stream() -> None:
+    url, status_url = "wss://voice.example.com/ws/pod/a/1", "https://example.com/stream?a=1&b=2"
+    wanted = plivoxml.ResponseElement().add(
+        plivoxml.StreamElement(
+            url,
+            bidirectional=True,
+            keepCallAlive=True,
+            contentType="audio/x-mulaw;rate=8000",
+            statusCallbackUrl=status_url,
+            statusCallbackMethod="POST",
+        )
+    )
+    assert canonical(plivo_xml.stream(url, {}, status_url=status_url).body) == canonical(wanted.to_string())
+
+
 def test_the_busy_document_speaks_and_hangs_up() -> None:
     wanted = plivoxml.ResponseElement()
     wanted.add_speak("All <agents> & more are busy")

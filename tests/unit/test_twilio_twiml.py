@@ -29,6 +29,15 @@ def test_a_stream_reads_as_the_official_one(url: str, parameters: dict[str, str]
     assert same(twiml.stream(url, parameters).body, theirs)
 
 
+def test_a_stream_of_which_twilio_reports_reads_as_the_official_one() -> None:
+    url, status_url = "wss://pod/ws", "https://example.com/stream?a=1&b=2#rc=5&rp=all"
+    theirs = VoiceResponse()
+    connect = Connect()
+    connect.stream(url=url, status_callback=status_url, status_callback_method="POST")
+    theirs.append(connect)
+    assert same(twiml.stream(url, {}, status_url=status_url).body, theirs)
+
+
 @given(words)
 def test_busy_reads_as_the_official_one(message: str) -> None:
     theirs = VoiceResponse()

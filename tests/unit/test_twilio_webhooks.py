@@ -214,3 +214,42 @@ def test_a_json_webhook_is_read_after_its_hash_was_checked(twilio: Twilio) -> No
     assert (event.kind, event.sequence) == ("ended", 4)
     tampered = WebhookRequest("POST", url, headers, body.replace(b"CA1", b"CA2"))
     assert isinstance(twilio.parse_webhook(tampered), Forged)
+
+
+STREAM = {
+    "AccountSid": "AC00000000000000000000000000000001",
+    "CallSid": "CA0123456789abcdef0123456789abcdef",
+    "StreamSid": "MZ0123456789abcdef0123456789abcdef",
+    "StreamName": "MZ0123456789abcdef0123456789abcdef",
+    "StreamEvent": "stream-started",
+    "Timestamp": "2025-11-15T07:59:30.250Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("stream-started", "stream_began"),
+        ("stream-error", "stream_failed"),
+        ("stream-stopped", "stream_ended"),
+    ],
+)
+def test_what_becomes_of_a_stream_is_a_fact_of_its_call(twilio: Twilio, word: str, kind: str) -> None:
+    event = event_of(twilio.parse_webhook(webhook(STREAM | {"StreamEvent": word}, "stream")))
+    assert (event.kind, event.callback, event.attempt_id) == (kind, "stream", ATTEMPT)
+    assert (event.call_id, event.at) == (STREAM["CallSid"], NOW - timedelta(seconds=29.75))
+    assert event.raw["StreamEvent"] == word
+
+
+def test_a_streams_events_are_told_apart_and_their_repetitions_are_not(twilio: Twilio) -> None:
+    def key(**other: str) -> str:
+        return event_of(twilio.parse_webhook(webhook(STREAM | other, "stream"))).dedupe_key
+
+    later = "2025-11-15T07:59:35Z"
+    assert key() == key(Timestamp=later)
+    assert len({key(), key(StreamEvent="stream-stopped"), key(StreamSid="MZ2")}) == 3
+
+
+def test_a_new_word_about_streams_is_kept_aside(twilio: Twilio) -> None:
+    said = twilio.parse_webhook(webhook(STREAM | {"StreamEvent": "stream-paused"}, "stream"))
+    assert said == Unreadable("stream event unknown")

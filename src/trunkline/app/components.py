@@ -205,7 +205,9 @@ class CallRouter:
             Resumer(self.allocator, bus, self.keys, answers_database),
             are_agents_elsewhere=settings.router.agents == "elsewhere",
         )
-        self.streams = StreamFinder(connector, self.call_keys, answers_database, Policies().on_abandonment)
+        self.streams = StreamFinder(
+            connector, self.addresses, self.call_keys, answers_database, Policies().on_abandonment
+        )
         self.slot_rule = SlotRule(config.callers_of, config.wait_rule.silence_ms / 1000)
         self.slots = SlotProposer(bus, self.keys, database, config)
         self.slot_releaser = SlotReleaser(bus, self.keys, tombstone_s=config.ended_ttl_s)

@@ -27,6 +27,8 @@ _PROVES: Mapping[str, AttemptState | None] = {
     "document": None,
     "stream_began": None,
     "stream_failed": None,
+    # It may follow one that failed, so it proves nothing.
+    "stream_ended": None,
     "refused": None,
 }
 _STREAM = {"stream_began": True, "stream_failed": False}

@@ -1,7 +1,8 @@
 """Caches pods' addresses in this process, for answers and proxies while neither Postgres nor Valkey answers.
 
 Answer URLs name the reserved pod by its incarnation, proxies by its name. Each second the loop reads only the pods that
-got an incarnation or an address since the last read, in whatever order they were committed.
+got an incarnation or an address since the last read, in whatever order they were committed. A process that changes the
+interval of its heartbeats and nothing else is read with all others, within a minute.
 """
 
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop

@@ -4,6 +4,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocator import Allocated, GivenUp, MustHangUp, NoneFree, PodWait
 from trunkline.router.call_tokens import CallKeys
 from trunkline.router.connector import CallToConnect, Connector, ExternalAgents, OverdialledCall
@@ -11,14 +12,19 @@ from trunkline.store.attempts import CallOwner
 from trunkline.store.database import Connection, Database
 from trunkline.value import Value
 
+# What the agent library does by default. A call at a pod that sends heartbeats more rarely may be over before the pod
+# has named it.
+PROMPT_INTERVAL_S = 5.0
+
 
 class Stream(Value, frozen=True):
     """Where the call's audio goes, and the parameters that the agent gets with it. `turn`: how many agents the call had
-    before."""
+    before. `wants_status`: the carrier reports the fate of the stream."""
 
     url: str
     parameters: dict[str, str]
     turn: int = 0
+    wants_status: bool = False
 
 
 class NoStream(Value, frozen=True):
@@ -46,9 +52,15 @@ OnAbandonment = Callable[[Connection, CallOwner], Awaitable[Abandonment]]
 
 class StreamFinder:
     def __init__(
-        self, connector: Connector, call_keys: CallKeys, database: Database, on_abandonment: OnAbandonment
+        self,
+        connector: Connector,
+        addresses: PodAddresses,
+        call_keys: CallKeys,
+        database: Database,
+        on_abandonment: OnAbandonment,
     ):
         self._connector = connector
+        self._addresses = addresses
         self._call_keys = call_keys
         self._database = database
         self._on_abandonment = on_abandonment
@@ -76,7 +88,13 @@ class StreamFinder:
         parameters = {"attempt": str(call.attempt_id), "token": pod.token, "key": key}
         if pod.turn:
             parameters["resumed"] = str(pod.turn)
-        return Stream(pod.ws_url, parameters, pod.turn)
+        return Stream(pod.ws_url, parameters, pod.turn, call.is_dialled and not self._is_prompt(pod.pod))
+
+    def _is_prompt(self, pod: str) -> bool:
+        """Whether the pod itself says soon enough that it has the call. Of one that this process does not know yet, or
+        that sends no heartbeats, only the carrier may say it. The outcome of a call that came in needs no witness."""
+        address = self._addresses.find_pod(pod)
+        return bool(address and address.interval_s and address.interval_s <= PROMPT_INTERVAL_S)
 
     async def _abandoned(self, owner: CallOwner, *, may_wait: bool) -> NoStream:
         async with self._database.connection() as conn:

@@ -60,6 +60,8 @@ class Address(Value, frozen=True):
     base_url: str
     ip: str = ""
     port: int = 0
+    # Between its heartbeats. None: it sends none.
+    interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ async def addresses(conn: Connection, since: str = "") -> Addresses:
     """Of all pods, or of those that got a number or an address since `seen` of an earlier read."""
     rows = await (conn.fetch(_SQL.addresses_since, since) if since else conn.fetch(_SQL.addresses))
     pods = [
-        Address(row["incarnation"], row["name"], row["base_url"], row["ip"], row["port"])
+        Address(row["incarnation"], row["name"], row["base_url"], row["ip"], row["port"], row["interval_s"])
         for row in rows
         if row["name"] is not None
     ]

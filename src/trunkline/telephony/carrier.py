@@ -15,8 +15,10 @@ import msgspec
 
 from trunkline.value import Private, Value
 
-CallbackKind = Literal["status", "answer", "resume", "inbound", "recording", "machine"]
-EventKind = Literal["initiated", "ringing", "answered", "ended", "machine", "recording"]
+CallbackKind = Literal["status", "answer", "resume", "inbound", "recording", "machine", "stream"]
+EventKind = Literal[
+    "initiated", "ringing", "answered", "ended", "machine", "recording", "stream_began", "stream_failed", "stream_ended"
+]  # fmt: skip
 EndReason = Literal["completed", "busy", "no_answer", "failed", "canceled"]
 CallState = Literal["queued", "ringing", "answered", "ended"]
 Direction = Literal["outbound", "inbound"]
@@ -310,8 +312,11 @@ class Documents(Protocol):
         """Whether a call can wait and request a document again. If not, `hold_document` says that no agent is free."""
         ...
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        """`then_url`: requested when the stream ended and the call did not, if the carrier can do that."""
+    def answer_document(
+        self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
+    ) -> Document:
+        """`then_url`: requested when the stream ended and the call did not. `status_url`: where the carrier reports
+        that the stream began, failed or ended. Each if the carrier can do that."""
         ...
 
     def hold_document(self, wait_s: int, again_url: str) -> Document: ...

@@ -17,9 +17,11 @@ class ExotelDocuments:
     streams = True
     can_hold = False
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+    def answer_document(
+        self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
+    ) -> Document:
         """Up to three parameters and 256 characters reach the stream, in the query of its URL. After the stream the
-        account's flow goes on with its next applet, without a request to the platform."""
+        account's flow goes on with its next applet, without a request to the platform. Exotel reports no streams."""
         return _stream(f"{stream_url}?{urlencode(parameters)}" if parameters else stream_url)
 
     def hold_document(self, wait_s: int, again_url: str) -> Document:

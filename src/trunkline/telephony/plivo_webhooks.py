@@ -29,6 +29,15 @@ END_REASONS: Mapping[str, EndReason] = {
     "cancel": "canceled",
 }
 _STATES: Mapping[str, CallState] = {"queued": "queued", "ringing": "ringing", "in-progress": "answered"}
+# What is slow, has played or was cleared streams.
+_STREAM_KINDS: Mapping[str, EventKind] = {
+    "StartStream": "stream_began",
+    "DegradedStream": "stream_began",
+    "PlayedStream": "stream_began",
+    "ClearedAudio": "stream_began",
+    "DroppedStream": "stream_failed",
+    "StopStream": "stream_ended",
+}
 _KINDS: Mapping[CallState, EventKind] = {
     "queued": "initiated",
     "ringing": "ringing",
@@ -42,7 +51,7 @@ _SAFE_FIELDS = frozenset(
         "CallUUID", "RequestUUID", "ALegRequestUUID", "ALegUUID", "CallStatus", "Direction", "Event", "Duration",
         "BillDuration", "HangupCause", "HangupCauseCode", "HangupCauseName", "HangupSource", "StartTime", "AnswerTime",
         "EndTime", "SessionStart", "Machine", "RecordUrl", "RecordingID", "RecordingDuration", "RecordingDurationMs",
-        "STIRVerification",
+        "STIRVerification", "StreamID",
     }
 )  # fmt: skip
 
@@ -63,7 +72,7 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
         return Unreadable("no CallUUID")
     kind = _kind(fields, tag)
     if kind is None:
-        return Unreadable("call status unknown")
+        return Unreadable("stream event unknown" if tag.kind == "stream" else "call status unknown")
     status = fields.get("CallStatus", "")
     return CallEvent(
         call_id=call_id,
@@ -94,6 +103,8 @@ def _kind(fields: Mapping[str, str], tag: CallbackTag) -> EventKind | None:
         return "recording"
     if tag.kind == "machine":
         return "machine"
+    if tag.kind == "stream":
+        return _STREAM_KINDS.get(fields.get("Event", ""))
     state = state_of(fields.get("CallStatus", ""))
     return _KINDS[state] if state else None
 
@@ -104,6 +115,8 @@ def _dedupe_key(call_id: str, kind: EventKind, fields: Mapping[str, str], tag: C
             mark = fields.get("RecordingID", "")
         case "machine":
             mark = fields.get("Machine", "")
+        case "stream_began" | "stream_failed" | "stream_ended":
+            mark = fields.get("StreamID", "")
         case _:
             mark = fields.get("CallStatus", "")
     return f"{call_id}:{tag.kind}:{kind}:{mark}"

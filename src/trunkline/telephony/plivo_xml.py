@@ -12,14 +12,16 @@ AUDIO = "audio/x-mulaw;rate=8000"
 
 
 class PlivoDocuments:
-    """Plivo takes retry orders only in certain URLs. That of `<Redirect>` is not among them, so it has none."""
+    """Plivo takes retry orders only in certain URLs. Those of documents are not among them, so they have none."""
 
     name = "plivo"
     streams = True
     can_hold = True
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        return stream(stream_url, parameters, then_url)
+    def answer_document(
+        self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
+    ) -> Document:
+        return stream(stream_url, parameters, then_url, status_url)
 
     def hold_document(self, wait_s: int, again_url: str) -> Document:
         return hold(wait_s, again_url)
@@ -51,13 +53,16 @@ class PlivoDocuments:
                 return busy(fallback.message)
 
 
-def stream(url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+def stream(url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = "") -> Document:
     """The URL is the element's text. Extra headers allow letters and digits only, so parameters go into the query.
 
     Because the call is kept alive, Plivo goes on with the next element when the stream ends.
     """
     response = Element("Response")
     element = SubElement(response, "Stream", bidirectional="true", keepCallAlive="true", contentType=AUDIO)
+    if status_url:
+        element.set("statusCallbackUrl", status_url)
+        element.set("statusCallbackMethod", "POST")
     element.text = f"{url}?{urlencode(parameters)}" if parameters else url
     if then_url:
         SubElement(response, "Redirect", method="POST").text = then_url

@@ -31,6 +31,11 @@ _STATES: Mapping[str, CallState] = {
     "ringing": "ringing",
     "in-progress": "answered",
 }
+_STREAM_KINDS: Mapping[str, EventKind] = {
+    "stream-started": "stream_began",
+    "stream-error": "stream_failed",
+    "stream-stopped": "stream_ended",
+}
 _KINDS: Mapping[CallState, EventKind] = {
     "queued": "initiated",
     "ringing": "ringing",
@@ -44,6 +49,7 @@ _SAFE_FIELDS = frozenset(
         "CallSid", "CallStatus", "CallbackSource", "SequenceNumber", "Timestamp", "Direction", "ApiVersion",
         "CallDuration", "Duration", "SipResponseCode", "ErrorCode", "QueueTime", "AnsweredBy",
         "MachineDetectionDuration", "RecordingSid", "RecordingStatus", "RecordingDuration", "RecordingUrl",
+        "StreamSid", "StreamEvent", "StreamError",
     }
 )  # fmt: skip
 
@@ -58,7 +64,7 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
         return Unreadable("no CallSid")
     kind = _kind(fields, tag)
     if kind is None:
-        return Unreadable("call status unknown")
+        return Unreadable("stream event unknown" if tag.kind == "stream" else "call status unknown")
     status = fields.get("CallStatus", "")
     return CallEvent(
         call_id=call_id,
@@ -86,10 +92,15 @@ def moment(text: object) -> datetime | None:
 
 @lru_cache(maxsize=64)
 def _moment(text: str) -> datetime | None:
-    """Twilio's dates are RFC 2822, in whole seconds, UTC. Events of one second have the same date."""
-    try:
-        date = parsedate_to_datetime(text)
-    except ValueError:
+    """Twilio's dates are RFC 2822, in whole seconds, UTC. Events of one second have the same date. Those of streams are
+    ISO 8601."""
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            date = read(text)
+            break
+        except ValueError:
+            continue
+    else:
         return None
     return date.replace(tzinfo=UTC) if date.tzinfo is None else date
 
@@ -99,6 +110,8 @@ def _kind(fields: Mapping[str, str], tag: CallbackTag) -> EventKind | None:
         return "recording"
     if tag.kind == "machine":
         return "machine"
+    if tag.kind == "stream":
+        return _STREAM_KINDS.get(fields.get("StreamEvent", ""))
     state = state_of(fields.get("CallStatus", ""))
     return _KINDS[state] if state else None
 
@@ -110,6 +123,8 @@ def _dedupe_key(call_id: str, kind: EventKind, fields: Mapping[str, str], tag: C
             mark = f"{fields.get('RecordingSid', '')}:{fields.get('RecordingStatus', '')}"
         case "machine":
             mark = fields.get("AnsweredBy", "")
+        case "stream_began" | "stream_failed" | "stream_ended":
+            mark = fields.get("StreamSid", "")
         case _:
             mark = f"{fields.get('CallStatus', '')}:{fields.get('SequenceNumber', '')}"
     return f"{call_id}:{tag.kind}:{kind}:{mark}"

@@ -5,7 +5,7 @@ from functools import lru_cache
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from trunkline.telephony.carrier import AnswerFallback, Document
-from trunkline.telephony.retry_orders import ASK_AGAIN
+from trunkline.telephony.retry_orders import ASK_AGAIN, SEND_AGAIN
 
 CONTENT_TYPE = "application/xml"
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>'
@@ -16,8 +16,11 @@ class TwilioDocuments:
     streams = True
     can_hold = True
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        return stream(stream_url, parameters, then_url + ASK_AGAIN if then_url else "")
+    def answer_document(
+        self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
+    ) -> Document:
+        then_url = then_url + ASK_AGAIN if then_url else ""
+        return stream(stream_url, parameters, then_url, status_url + SEND_AGAIN if status_url else "")
 
     def hold_document(self, wait_s: int, again_url: str) -> Document:
         return hold(wait_s, again_url + ASK_AGAIN)
@@ -49,13 +52,16 @@ class TwilioDocuments:
                 return busy(fallback.message)
 
 
-def stream(url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+def stream(url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = "") -> Document:
     """Connect the call to a socket, both ways. Twilio refuses a query string here (31920): use parameters.
 
     When the socket closes, or never opened, Twilio goes on with the next verb; without one it hangs up.
     """
     response = Element("Response")
     element = SubElement(SubElement(response, "Connect"), "Stream", url=url)
+    if status_url:
+        element.set("statusCallback", status_url)
+        element.set("statusCallbackMethod", "POST")
     for name, value in parameters.items():
         SubElement(element, "Parameter", name=name, value=value)
     if then_url:

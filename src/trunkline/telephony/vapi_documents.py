@@ -15,7 +15,9 @@ class VapiDocuments:
     # The assistant of an account, which the carrier's name alone does not give.
     _assistant_id = ""
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+    def answer_document(
+        self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
+    ) -> Document:
         """Names the assistant of an inbound call, with the parameters. There is no stream."""
         overrides = {"variableValues": dict(parameters), "metadata": dict(parameters)}
         return _json({"assistantId": self._assistant_id, "assistantOverrides": overrides})

@@ -103,7 +103,15 @@ TRAITS: Mapping[CarrierName, Trait] = {
     ),
 }
 
-_RANK = {"initiated": 0, "ringing": 1, "answered": 2, "ended": 3}
+_RANK = {
+    "initiated": 0,
+    "ringing": 1,
+    "answered": 2,
+    "ended": 3,
+    "stream_began": 4,
+    "stream_failed": 5,
+    "stream_ended": 6,
+}
 
 
 @dataclass

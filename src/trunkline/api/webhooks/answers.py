@@ -118,10 +118,10 @@ class Answers:
             )
         match await self._find(webhook, answered):
             case Stream() as stream:
+                then_url = self._url(webhook, "resume", turn=stream.turn)
+                status_url = self._url(webhook, "stream") if stream.wants_status else ""
                 return AnswerReply(
-                    carrier.answer_document(
-                        stream.url, stream.parameters, self._resume_url(webhook, stream.turn)
-                    )
+                    carrier.answer_document(stream.url, stream.parameters, then_url, status_url)
                 )
             case NoStream(why="ended"):
                 log.warning("answer.not_connected", call_id=answered.call_id)
@@ -169,9 +169,6 @@ class Answers:
         if webhook.tag.kind == "resume":
             return self._url(webhook, "resume", turn=webhook.tag.turn, held=held)
         return self._url(webhook, "answer", held=held, agent=webhook.tag.agent)
-
-    def _resume_url(self, webhook: VerifiedWebhook, turn: int) -> str:
-        return self._url(webhook, "resume", turn=turn)
 
     def _url(self, webhook: VerifiedWebhook, kind: Any, **more: Any) -> str:
         return callback_url(

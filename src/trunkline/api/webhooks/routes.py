@@ -89,6 +89,7 @@ class WebhookRoutes:
             _route("GET", "status", self.seen, "Which URL is seen here, for whoever can sign one"),
             _route("POST", "recording", self.event, "A recording is ready"),
             _route("POST", "machine", self.event, "Whether a machine answered"),
+            _route("POST", "stream", self.event, "The stream of a call began, failed or ended"),
             _route("POST", "answer", self.answer, "A call was answered"),
             _route("GET", "answer", self.answer, "A call was answered (Exotel's applets ask with GET)"),
             _route("POST", "resume", self.resume, "The stream of a call has closed, and the call goes on"),

@@ -1,13 +1,13 @@
 -- name: addresses
 -- The addresses of all pods, and the transaction from which on later changes are found.
-SELECT s.oldest_running, p.incarnation, p.name, p.base_url, p.ip, p.port
+SELECT s.oldest_running, p.incarnation, p.name, p.base_url, p.ip, p.port, CASE WHEN p.sequence > 0 THEN p.interval_s END AS interval_s
 FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running) AS s LEFT JOIN pods AS p ON true
 
 -- name: addresses_since
 -- The addresses of pods that got a number or an address since the last read. $1 the oldest transaction that ran then: what was
 -- committed later is not below it. What ran during both reads is found twice. A row above every transaction of this server was
 -- restored from another one: it would be found each time.
-SELECT s.oldest_running, p.incarnation, p.name, p.base_url, p.ip, p.port
+SELECT s.oldest_running, p.incarnation, p.name, p.base_url, p.ip, p.port, CASE WHEN p.sequence > 0 THEN p.interval_s END AS interval_s
 FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running) AS s
 LEFT JOIN pods AS p ON p.addressed_xid >= $1::text::xid8 AND p.addressed_xid < pg_snapshot_xmax(pg_current_snapshot())
 

@@ -32,6 +32,8 @@ from trunkline.telephony.simulator.wire import (
     CreateRequest,
     Event,
     HangUpOrder,
+    Letter,
+    StreamEvent,
     StreamOrder,
     Talk,
     Verb,
@@ -72,8 +74,9 @@ class SimulatedCall:
     task: asyncio.Task[None] | None = None
     # The record of an answered or inbound call.
     answered: AnsweredCall | None = None
-    # Called when a document opens a stream; when an agent is connected; when it is gone.
+    # Called when a document opens a stream; when that began or ended; when an agent is connected; when it is gone.
     on_stream: Callable[[str], None] = lambda _: None
+    on_stream_event: Callable[[StreamOrder, StreamEvent], None] = lambda _stream, _event: None
     on_connected: Callable[[], None] = lambda: None
     on_silence: Callable[[], None] = lambda: None
     # How long the person still wants to talk, and since when.
@@ -113,6 +116,7 @@ class SimulatedCalls:
         self._by_to: dict[str, list[SimulatedCall]] = defaultdict(list)
         self.by_sid: dict[str, SimulatedCall] = {}
         self.faults: Faults = config.faults
+        self._is_closed = False
 
     # --- requests of a wire
 
@@ -167,7 +171,7 @@ class SimulatedCalls:
             wire.new_call_id(), account, order, wire, request.nth, self._fate(request), now, now, 0, "ringing"
         )
         self._add(call)
-        call.on_stream = lambda url: self._stream(call, url)
+        self._listen(call)
         call.answered = self._answered_call(call)
         call.task = self._activity.spawn(self._arrival(call))
         return call
@@ -198,6 +202,7 @@ class SimulatedCalls:
         return sum(len(queue) for queue in self._queues.values())
 
     def close(self) -> None:
+        self._is_closed = True
         for queue in self._queues.values():
             queue.close()
         for call in self.by_sid.values():
@@ -220,6 +225,12 @@ class SimulatedCalls:
             call.dial = self._open(call)
         self._talk(call)
         await self._follow(call, verbs)
+
+    def _listen(self, call: SimulatedCall) -> None:
+        call.on_stream = lambda url: self._stream(call, url)
+        call.on_stream_event = lambda stream, event: self._send_all(
+            call, call.wire.stream_letters(call, stream, event), is_over=call.state == "ended"
+        )
 
     def _stream(self, call: SimulatedCall, url: str) -> None:
         if call.dial is None:  # inbound, and on hold before it got an agent
@@ -269,7 +280,7 @@ class SimulatedCalls:
             self._after(call, call.fate.ring_s, lambda: self._answer(call))
 
     def _answer(self, call: SimulatedCall) -> None:
-        call.on_stream = lambda url: self._stream(call, url)
+        self._listen(call)
         call.answered = self._answered_call(call)
         self._talk(call)
         call.task = self._activity.spawn(self._follow(call))
@@ -331,10 +342,14 @@ class SimulatedCalls:
         call.updated_at = self._ledger.now()
         if call.dial is not None:
             call.dial.status = call.reason or event
-        letters = call.wire.letters(call, event)
+        self._send_all(call, call.wire.letters(call, event), is_over=event == "ended")
+
+    def _send_all(self, call: SimulatedCall, letters: Sequence[Letter], *, is_over: bool) -> None:
+        if self._is_closed:
+            return
         for n, letter in enumerate(letters, 1):
             fault, late_s = self._webhook_fault(call)
-            is_last = event == "ended" and n == len(letters)
+            is_last = is_over and n == len(letters)
             self._webhooks.send(call.lane, letter, fault, late_s, last=is_last)
             call.sequence += 1
 

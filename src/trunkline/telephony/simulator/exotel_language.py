@@ -15,7 +15,7 @@ from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import duration_s, moment
 from trunkline.telephony.simulator.frames import ExotelFrames
 from trunkline.telephony.simulator.webhook_client import Outgoing
-from trunkline.telephony.simulator.wire import Event, Letter, StreamOrder, Verb
+from trunkline.telephony.simulator.wire import Event, Letter, StreamEvent, StreamOrder, Verb
 from trunkline.value import replace
 
 ZONE = ZoneInfo("Asia/Kolkata")
@@ -69,6 +69,9 @@ class ExotelLanguage:
             "RecordingUrl": None,
             "Legs": [{"OnCallDuration": talked_s, "Status": status_of(call), "AnsweredBy": "NA"}],
         }
+
+    def stream_letters(self, call: SimulatedCall, stream: StreamOrder, event: StreamEvent) -> list[Letter]:
+        return []
 
     def is_refusal(self, status: int) -> bool:
         return status == 503

@@ -5,7 +5,6 @@ from base64 import b64encode
 from secrets import token_hex
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
-from uuid import uuid4
 
 from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.wire import StreamOrder
@@ -34,7 +33,7 @@ class TwilioFrames:
     def __init__(self, call: SimulatedCall, stream: StreamOrder) -> None:
         self._call = call
         self._stream = stream
-        self._stream_sid = f"MZ{token_hex(16)}"
+        self._stream_sid = stream.id
         self._sequence = 0
         self._chunk = 0
 
@@ -80,7 +79,7 @@ class TwilioFrames:
 class PlivoFrames:
     def __init__(self, call: SimulatedCall, stream: StreamOrder) -> None:
         self._call = call
-        self._stream_id = str(uuid4())
+        self._stream_id = stream.id
         self._sequence = -1
         self._chunk = 0
 

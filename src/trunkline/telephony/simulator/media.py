@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
+from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.answered_calls import REFUSED_CODES, StreamEnd, StreamRecord
 from trunkline.telephony.simulator.wire import Frames, StreamOrder
 
@@ -54,22 +55,36 @@ class _Socket:
 
 
 class MediaStreams:
-    def __init__(self, interval_s: float, connect_timeout_s: float, now: Callable[[], float]) -> None:
+    def __init__(
+        self, interval_s: float, connect_timeout_s: float, now: Callable[[], float], activity: Activity
+    ) -> None:
         self._interval_s = interval_s
         self._connect_timeout_s = connect_timeout_s
         self._now = now
+        self._activity = activity
         self._session: aiohttp.ClientSession | None = None
         self.counts: Counter[str] = Counter()
 
     async def run(self, call: "SimulatedCall", stream: StreamOrder) -> None:
         """Returns when the agent closed the stream; cancelled when the person hung up."""
+        if not stream.status_url:
+            await self._run(call, stream)
+            return
+        # Its last webhook follows the end of the socket, which may be later than that of the call.
+        self._activity.begin()
+        try:
+            await self._run(call, stream)
+        finally:
+            self._activity.end()
+
+    async def _run(self, call: "SimulatedCall", stream: StreamOrder) -> None:
         record = StreamRecord(stream.url, self._now())
         if call.answered is not None:
             call.answered.streams.append(record)
         frames = call.wire.frames(call, stream)
         if frames is None:
             self.counts["refused"] += 1
-            self._end(call, record, "refused")
+            self._end(call, stream, record, "refused")
             return
         try:
             await self._talk(call, stream, frames, record)
@@ -78,9 +93,9 @@ class MediaStreams:
             self.counts["failed"] += 1
             if isinstance(error, aiohttp.WSServerHandshakeError):
                 record.code = error.status
-            self._end(call, record, "failed" if record.opened_at is None else "lost")
+            self._end(call, stream, record, "failed" if record.opened_at is None else "lost")
         except asyncio.CancelledError:
-            self._end(call, record, "by_person")
+            self._end(call, stream, record, "by_person")
             raise
 
     async def aclose(self) -> None:
@@ -97,9 +112,12 @@ class MediaStreams:
                 connecting.reschedule(None)
                 self.counts["opened"] += 1
                 record.opened_at = self._now()
-                await self._converse(call, _Socket(socket, frames), record)
+                call.on_stream_event(stream, "started")
+                await self._converse(call, stream, _Socket(socket, frames), record)
 
-    async def _converse(self, call: "SimulatedCall", socket: _Socket, record: StreamRecord) -> None:
+    async def _converse(
+        self, call: "SimulatedCall", stream: StreamOrder, socket: _Socket, record: StreamRecord
+    ) -> None:
         def heard() -> None:
             if record.heard_at is None:
                 record.heard_at = self._now()
@@ -119,13 +137,18 @@ class MediaStreams:
             await asyncio.gather(speaking, return_exceptions=True)
         record.code = socket.close_code
         if record.code in REFUSED_CODES and record.heard_at is None:
-            self._end(call, record, "refused")
+            self._end(call, stream, record, "refused")
         else:
-            self._end(call, record, "by_agent" if record.code in _IN_ORDER else "lost")
+            self._end(call, stream, record, "by_agent" if record.code in _IN_ORDER else "lost")
 
-    def _end(self, call: "SimulatedCall", record: StreamRecord, ended: StreamEnd) -> None:
+    def _end(
+        self, call: "SimulatedCall", stream: StreamOrder, record: StreamRecord, ended: StreamEnd
+    ) -> None:
+        is_news = record.closed_at is None and (record.opened_at is not None or ended != "by_person")
         record.closed_at = self._now()
         record.ended = ended
+        if is_news:
+            call.on_stream_event(stream, "stopped" if ended in ("by_agent", "by_person") else "failed")
         if record.opened_at is not None and ended in ("by_agent", "by_person"):
             _agent_is_there(call, record.opened_at)
 

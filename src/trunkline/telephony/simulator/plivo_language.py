@@ -22,6 +22,7 @@ from trunkline.telephony.simulator.wire import (
     Pause,
     Redirect,
     Say,
+    StreamEvent,
     StreamOrder,
     Verb,
 )
@@ -38,6 +39,11 @@ END_STATUSES: Mapping[EndReason, str] = {
     "no_answer": "no-answer",
     "failed": "failed",
     "canceled": "cancel",
+}
+_STREAM_EVENTS: Mapping[StreamEvent, str] = {
+    "started": "StartStream",
+    "stopped": "StopStream",
+    "failed": "DroppedStream",
 }
 CAUSES: Mapping[EndReason, tuple[str, str, int]] = {
     "completed": ("NORMAL_CLEARING", "Normal Hangup", 4000),
@@ -89,6 +95,20 @@ class PlivoLanguage:
                 "EndTime": f"{moment(call.updated_at):%Y-%m-%d %H:%M:%S}",
             }
         return _signed(call, "POST", url, fields)
+
+    def stream_letters(self, call: SimulatedCall, stream: StreamOrder, event: StreamEvent) -> list[Letter]:
+        """They name the call by its call id alone, and tell no status and no direction."""
+        if not stream.status_url:
+            return []
+        fields = {
+            "CallUUID": call.sid,
+            "Event": _STREAM_EVENTS[event],
+            "From": bare(call.order.from_),
+            "To": bare(call.order.to),
+            "ServiceURL": stream.url,
+            "StreamID": stream.id,
+        }
+        return [_signed(call, stream.status_method, stream.status_url, fields)]
 
     def is_refusal(self, status: int) -> bool:
         return False
@@ -158,4 +178,9 @@ def _verbs(root: Element) -> Iterator[Verb]:
             case "Dial":
                 yield Forward("".join(element.itertext()).strip())
             case "Stream":
-                yield StreamOrder(text)
+                yield StreamOrder(
+                    text,
+                    id=str(uuid4()),
+                    status_url=element.get("statusCallbackUrl", ""),
+                    status_method=element.get("statusCallbackMethod", "POST"),
+                )

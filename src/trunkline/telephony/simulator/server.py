@@ -39,7 +39,10 @@ class Simulator:
         self._client = WebhookClient()
         self._webhooks = Webhooks(self._client, self._activity)
         self._streams = MediaStreams(
-            self.config.media_interval_s, self.config.stream_connect_timeout_s, self.ledger.now
+            self.config.media_interval_s,
+            self.config.stream_connect_timeout_s,
+            self.ledger.now,
+            self._activity,
         )
         answered = Answered(self._webhooks, self._streams, self.config.time_scale, self.ledger.now)
         self._calls = SimulatedCalls(self.config, self.ledger, self._webhooks, answered, self._activity)

@@ -1,6 +1,7 @@
 """Twilio's protocol, the carrier's side: sends signed webhook forms, reads TwiML."""
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import lru_cache
 from secrets import token_hex
@@ -21,6 +22,7 @@ from trunkline.telephony.simulator.wire import (
     Pause,
     Redirect,
     Say,
+    StreamEvent,
     StreamOrder,
     Verb,
 )
@@ -38,6 +40,11 @@ END_STATUSES: Mapping[EndReason, str] = {
     "no_answer": "no-answer",
     "failed": "failed",
     "canceled": "canceled",
+}
+_STREAM_EVENTS: Mapping[StreamEvent, str] = {
+    "started": "stream-started",
+    "stopped": "stream-stopped",
+    "failed": "stream-error",
 }
 _SIP_CODES: Mapping[EndReason, str] = {
     "completed": "200",
@@ -104,6 +111,21 @@ class TwilioLanguage:
             "RecordingUrl": f"{self.base_url}/2010-04-01/Accounts/{call.account.sid}/Recordings/{sid}",
             "RecordingDuration": str(duration_s(call)),
         }
+
+    def stream_letters(self, call: SimulatedCall, stream: StreamOrder, event: StreamEvent) -> list[Letter]:
+        if not stream.status_url:
+            return []
+        fields = {
+            "AccountSid": call.account.sid,
+            "CallSid": call.sid,
+            "StreamSid": stream.id,
+            "StreamName": stream.id,
+            "StreamEvent": _STREAM_EVENTS[event],
+            "Timestamp": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z",
+        }
+        if event == "failed":
+            fields["StreamError"] = "31920: Stream - WebSocket - Handshake Error"
+        return [_signed(call, stream.status_method, stream.status_url, fields)]
 
     def question(self, call: SimulatedCall, url: str, failed_url: str = "") -> Letter:
         failed = {"ErrorCode": "11200", "ErrorUrl": failed_url.partition("#")[0]} if failed_url else {}
@@ -200,4 +222,10 @@ def _verbs(root: Element) -> Iterator[Verb]:
 
 def _stream(element: Element) -> StreamOrder:
     parameters = {child.get("name", ""): child.get("value", "") for child in element.iter("Parameter")}
-    return StreamOrder(element.get("url", ""), parameters)
+    return StreamOrder(
+        element.get("url", ""),
+        parameters,
+        f"MZ{token_hex(16)}",
+        element.get("statusCallback", ""),
+        element.get("statusCallbackMethod", "POST"),
+    )

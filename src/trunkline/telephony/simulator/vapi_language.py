@@ -18,6 +18,7 @@ from trunkline.telephony.simulator.wire import (
     HangUpOrder,
     Letter,
     Say,
+    StreamEvent,
     StreamOrder,
     Talk,
     Verb,
@@ -90,6 +91,9 @@ class VapiLanguage:
             "recordingUrl": f"{self.base_url}/recordings/{call.sid}.wav",
             "transcript": "AI: Hello. User: Goodbye.",
         }
+
+    def stream_letters(self, call: SimulatedCall, stream: StreamOrder, event: StreamEvent) -> list[Letter]:
+        return []
 
     def is_refusal(self, status: int) -> bool:
         return False

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import SimulatedCall
 
 Event = Literal["initiated", "ringing", "answered", "ended"]
+# `failed`: it could not be opened, or broke.
+StreamEvent = Literal["started", "stopped", "failed"]
 
 
 class CreateRequest(Value, frozen=True):
@@ -65,8 +67,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StreamOrder:
+    """`id` is the carrier's name of the stream. Without a `status_url` nothing is told of it."""
+
     url: str
     parameters: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
+    status_url: str = ""
+    status_method: str = "POST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,12 @@ class Wire(Protocol):
 
     def letters(self, call: "SimulatedCall", event: Event) -> Sequence[Letter]:
         """The signed webhooks of an event, by the present state of the call."""
+        ...
+
+    def stream_letters(
+        self, call: "SimulatedCall", stream: StreamOrder, event: StreamEvent
+    ) -> Sequence[Letter]:
+        """The signed webhooks about a stream, where the document asks for them and the carrier has them."""
         ...
 
     def question(self, call: "SimulatedCall", url: str, failed_url: str = "") -> Letter:
