@@ -67,6 +67,8 @@ All others are *unexcused*, and none may be. Exotel does not report the fate of 
 recorded as ANSWERED with `agent: unknown`, and its lead is not called again. Every other lead has to be recorded as
 the ledger shows.
 
+A commit with `-dirty` differs by the pages of this folder alone, which earlier runs had written.
+
 {table}
 """
 
@@ -130,12 +132,13 @@ def shown(value: object) -> str:
 
 
 def commit_name() -> str:
-    """With a mark where files differ from it."""
-    named = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return named.stdout.strip() or "unknown"
+    """With a mark where files differ from it, other than the pages that runs like this one write."""
+    name = _git("rev-parse", "--short=12", "HEAD") or "unknown"
+    is_dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/proof"))
+    return f"{name}-dirty" if is_dirty else name
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
