@@ -121,8 +121,8 @@ async def main() -> None:
                 for verdict in await asyncio.gather(*runs):
                     verdicts.append(verdict)
                     print(json.dumps(verdict.line()), flush=True)
-                if "--keep" in sys.argv:
-                    proof.keep(verdicts, total(verdicts), at_once="--at-once" in sys.argv)
+                if "--keep" in sys.argv and "--at-once" not in sys.argv:
+                    proof.keep(verdicts)
     finish(total(verdicts))
 
 
@@ -244,7 +244,7 @@ async def asked_of(world: World, name: str, began_s: float) -> list[Asked]:
     rows = await world.database.fetch(
         "SELECT extract(epoch FROM send_at)::float8 AS at_s, to_phone, from_phone,"
         " extract(epoch FROM coalesce(ended_at, accepted_at, send_at))::float8 AS done_s"
-        " FROM attempts WHERE account = $1 ORDER BY send_at",
+        " FROM attempts WHERE account = $1 AND coalesce(end_reason, '') NOT LIKE 'not_sent%' ORDER BY send_at",
         name,
     )
     sent = [Asked(row["at_s"], row["to_phone"], row["done_s"], row["from_phone"]) for row in rows]

@@ -4,13 +4,11 @@ make proof-refusals
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from bench.agents.proof import FOLDER, commit_name, shown
 from bench.refusals.judge import Verdict
-from bench.report import Report
 
 COLUMNS = {
     "leads": "leads",
@@ -29,10 +27,10 @@ COLUMNS = {
 }
 PAGE = """# A refusal costs only what it blames: results of a run
 
-`make proof-refusals` wrote this page on {date}, at commit {commit}. {verdict}
+`make proof-refusals` writes this page. {verdict}
 
 Two dispatchers, a simulated carrier, 900 leads that are due on an account that was healthy until the fault, and
-beside it an account that stays healthy, with two leads a second. Each fault lasts three minutes{turns}. *Requests at
+beside it an account that stays healthy, with two leads a second. Each fault lasts three minutes. *Requests at
 first* are those within two seconds (15 s where the carrier hangs: its first requests time out after 10); later ones
 are counted *while refused*. *Ended* are leads that ended without a call. Requests are counted in front of the
 carrier, and from Postgres where no carrier could be reached ([Benchmarks](benchmarks.md)).
@@ -49,25 +47,27 @@ shortest cooldown of an account.
 """
 
 
-def keep(verdicts: Sequence[Verdict], total: Report, *, at_once: bool = False) -> None:
+def keep(verdicts: Sequence[Verdict]) -> None:
+    """The runs of now replace earlier ones of the same faults; the others stay, with their commit."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    date, commit = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), commit_name()
-    content = {
-        "commit": commit,
-        "date": date,
-        "total": asdict(total),
-        "runs": [verdict.line() for verdict in verdicts],
-    }
-    (FOLDER / "refusals.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    turns = ", all of them at the same time" if at_once else ""
-    told = "Every goal was met." if total.met else "Not every goal was met."
-    page = PAGE.format(date=date, commit=commit, verdict=told, turns=turns, table=_table(verdicts))
+    path = FOLDER / "refusals.json"
+    stamp = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "commit": commit_name()}
+    known = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    runs = {run["fault"]: run for run in known} | {one.fault: one.line() | stamp for one in verdicts}
+    path.write_text(json.dumps({"runs": [*runs.values()]}, indent=1) + "\n", encoding="utf-8")
+    missed = [name for name, run in runs.items() if not run["met"]]
+    verdict = f"Not met: {', '.join(missed)}." if missed else "Every goal was met."
+    page = PAGE.format(verdict=verdict, table=_table([*runs.values()]))
     (FOLDER / "refusals.md").write_text(page, encoding="utf-8")
 
 
-def _table(verdicts: Sequence[Verdict]) -> str:
-    head = ["fault", *COLUMNS.values()]
+def _table(runs: Sequence[Mapping[str, object]]) -> str:
+    head = ["fault", *COLUMNS.values(), "commit", "date"]
     rows = [
-        [one.fault.replace("_", " "), *(shown(getattr(one, name)) for name in COLUMNS)] for one in verdicts
+        [
+            str(run["fault"]).replace("_", " "),
+            *(shown(run.get(name)) for name in (*COLUMNS, "commit", "date")),
+        ]
+        for run in runs
     ]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
