@@ -342,7 +342,7 @@ async def open_stage(
             MailboxWorker(
                 dialing.database,
                 bus,
-                CallFold(bus, settler, enrichment, CooldownBook(dialing.database, ME)),
+                CallFold(bus, settler, CooldownBook(dialing.database, ME), enrichment),
                 ME,
                 WorkerLimits(),
             ),
