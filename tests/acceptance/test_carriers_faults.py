@@ -88,6 +88,7 @@ async def test_two_simultaneous_calls_are_connected_to_two_pods(world: World, ca
         ("plivo", plivo_language.CAUSES, ("INSUFFICIENT_FUNDS", "Insufficient Funds", 1010)),
         ("vapi", vapi_language.ENDED_REASONS, "call.start.error-subscription-insufficient-credits"),
     ],
+    ids=["plivo", "vapi"],
 )
 async def test_a_taken_call_that_fails_for_want_of_credit_cools_its_account_down(
     world: World, monkeypatch: pytest.MonkeyPatch, carrier: str, causes: Mapping[str, object], credit: object

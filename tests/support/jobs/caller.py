@@ -23,7 +23,9 @@ class Caller:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{' '.join(keys)}\n".encode())
-        return int(await self.process.stdout.readline())
+        answer = await self.process.stdout.readline()
+        assert answer, "the transaction failed"
+        return int(answer)
 
     async def commit(self) -> None:
         assert self.process.stdin is not None
