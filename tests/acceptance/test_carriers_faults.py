@@ -99,7 +99,7 @@ async def test_a_taken_call_that_fails_for_want_of_credit_cools_its_account_down
     failing = await world.client.create_lead(merchant_id="m", phone="+15005551300")
 
     async def is_refused_by_cooldown() -> bool:
-        return (await world.client.why(failing.id))["refused_by"] == "cooldown"
+        return bool((await world.client.why(failing.id))["refused_by"] == "cooldown")
 
     await eventually(is_refused_by_cooldown, timeout_s=20, what="the lead waits for the end of the cooldown")
     scopes = "SELECT array_agg(scope || ' ' || subject) FROM cooldowns"

@@ -78,7 +78,7 @@ async def test_a_clock_set_back_parks_no_job_and_prolongs_no_lease_of_a_killed_p
     assert await world.sql("SELECT count(*) FROM runs WHERE pid = $1", successor.pid) == 2
 
 
-async def test_a_job_claimed_ahead_of_a_clock_that_was_set_begins_at_its_moment(world: JobWorld) -> None:
+async def test_two_processes_begin_a_job_claimed_ahead_of_a_set_clock_at_its_moment(world: JobWorld) -> None:
     """What the workers knew of the clock before the jump says nothing of the moment after it."""
     async with job_processes(world.url, 2, "ahead", lease_s=STEADY_S):
         # Both know the clock once each has run something.

@@ -226,11 +226,11 @@ async def test_unique_keys_in_opposite_order_in_two_processes_do_not_deadlock(
         return await caller.enqueue(*keys) if at_once else sum([await caller.enqueue(key) for key in keys])
 
     async with caller_process(world.url) as one, caller_process(world.url) as other:
-        assert await asyncio.gather(one.enqueue("a"), other.enqueue("b")) == [1, 1]
+        assert await one.enqueue("a") + await other.enqueue("b") == 2
         new = await asyncio.gather(enqueue_all(one, "b", "c"), enqueue_all(other, "a", "d"))
         await one.commit()
         await other.commit()
-    assert new == [2, 2]
+    assert sum(new) == 4
     async with job_process(world.url, lease_s=STEADY_S):
         await eventually(lambda: world.sql("SELECT count(*) = 6 FROM job_history"), what="all six jobs done")
     names = await world.sql("SELECT array_agg(name ORDER BY name) FROM runs")
