@@ -16,6 +16,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.dispatch import calls
 from trunkline.dispatch.calls import CallFold
+from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.settlement import Settler
 from trunkline.embedded import Engines
@@ -48,7 +49,9 @@ class Stage:
 
     def folder(self, limits: WorkerLimits) -> MailboxWorker:
         """The platform's own handler of call events."""
-        return self.worker(CallFold(self.bus, Settler(Policies())), limits)
+        return self.worker(
+            CallFold(self.bus, Settler(Policies()), CooldownWriter(self.database, "bench")), limits
+        )
 
     async def value(self, statement: str, *args: object) -> Any:
         async with self.database.connection() as conn:

@@ -1,7 +1,7 @@
 """Faults that others have had with carriers, each tried on every carrier it could happen at."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from uuid import uuid4
 
@@ -11,7 +11,7 @@ from tests.support.api.asgi import AsgiClient
 from tests.support.telephony.carriers import FROM, TRAITS, open_carrier_world, open_line
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, CARRIER, World
-from trunkline.telephony.simulator import Behaviour, Faults, SimulatorConfig
+from trunkline.telephony.simulator import Behaviour, Faults, SimulatorConfig, plivo_language, vapi_language
 from trunkline.telephony.simulator.config import CarrierName
 
 NAMES = sorted(TRAITS)
@@ -80,6 +80,33 @@ async def test_two_simultaneous_calls_are_connected_to_two_pods(world: World, ca
     assert len({record.pod for record in records.calls}) == 2
     for record in records.calls:  # or the pods would wait for them when the world ends
         world.carrier.end(record.call_sid, "completed")
+
+
+@pytest.mark.parametrize(
+    ("carrier", "causes", "credit"),
+    [
+        ("plivo", plivo_language.CAUSES, ("INSUFFICIENT_FUNDS", "Insufficient Funds", 1010)),
+        ("vapi", vapi_language.ENDED_REASONS, "call.start.error-subscription-insufficient-credits"),
+    ],
+    ids=["plivo", "vapi"],
+)
+async def test_a_taken_call_that_fails_for_want_of_credit_cools_its_account_down(
+    world: World, monkeypatch: pytest.MonkeyPatch, carrier: str, causes: Mapping[str, object], credit: object
+) -> None:
+    """The carrier takes the request and says in the webhook of the end that our account is to blame."""
+    monkeypatch.setitem(causes, "failed", credit)
+    await number_at(world, carrier)
+    failing = await world.client.create_lead(merchant_id="m", phone="+15005551300")
+
+    async def is_refused_by_cooldown() -> bool:
+        return bool((await world.client.why(failing.id))["refused_by"] == "cooldown")
+
+    await eventually(is_refused_by_cooldown, timeout_s=20, what="the lead waits for the end of the cooldown")
+    scopes = "SELECT array_agg(scope || ' ' || subject) FROM cooldowns"
+    assert await world.platform.database.pool.fetchval(scopes) == [f"account {carrier}/default"]
+    lead = await world.client.get_lead(failing.id)
+    assert [attempt.state for attempt in lead.attempts] == ["ended"], "the carrier had taken the call"
+    assert (lead.status, lead.outcome) == ("BACKLOG", None)
 
 
 async def test_a_token_replaced_during_a_call_still_verifies_its_end_webhook(world: World) -> None:

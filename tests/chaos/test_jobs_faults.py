@@ -15,6 +15,7 @@ from tests.support.jobs.process import KEYED, LEDGER, WORK, command, job_process
 from tests.support.jobs.world import JobWorld, Work, job_world
 from tests.support.waiting import eventually
 from trunkline.embedded import Engines
+from trunkline.jobs.reaper import Reaper
 from trunkline.store.migrate import migrate
 
 # Of a worker that nobody stops: however busy the machine is, its leases do not end by themselves.
@@ -83,6 +84,48 @@ async def test_a_worker_stopped_past_its_lease_and_continued_finishes_nothing(wo
     assert job.locked_by is not None
     assert job.locked_by.startswith(f"process-{successor.pid}/")
     assert job.attempt_count == 2
+
+
+async def test_a_stale_result_beside_that_of_a_new_claim_ends_no_new_claim(world: JobWorld) -> None:
+    """A worker claims a job again whose first result it could not write before its lease ended. The new claim has the
+    fence of all jobs of its batch, and the result of one of these is written together with the stale one."""
+    [blocking, stale] = await enqueue(world, 2, do="hold")
+    async with job_process(world.url, "patient", lease_s=VICTIM_S) as worker:
+        await eventually(lambda: world.sql("SELECT count(*) = 2 FROM runs"))
+        locker = await asyncpg.connect(world.url)
+        try:
+            async with locker.transaction():
+                await locker.execute("SELECT FROM job_outbox WHERE id = $1 FOR UPDATE", blocking)
+                await open_gate(world, "0")
+                await world.blocked()
+                # Its result waits behind the other one.
+                await open_gate(world, "1")
+                await eventually(lambda: world.sql("SELECT count(ended) = 2 FROM runs"))
+                worker.send_signal(signal.SIGSTOP)
+                reaper = Reaper(world.database, world.registry, world.notifier)
+                await eventually(reaper.run_once, timeout_s=30, what="the lease ends")
+                await world.sql("DELETE FROM gates")
+                [beside] = await enqueue(world, 1)
+                worker.send_signal(signal.SIGCONT)
+                await eventually(
+                    lambda: world.sql("SELECT count(*) = 4 AND count(ended) = 3 FROM runs"),
+                    timeout_s=30,
+                    what="begun again, and the job beside it has ended",
+                )
+                fences = "SELECT count(DISTINCT fence) FROM job_outbox WHERE id = ANY ($1)"
+                assert await world.sql(fences, [stale, beside]) == 1
+        finally:
+            await locker.close()
+        written = "SELECT count(*) = 2 FROM job_history WHERE id = ANY ($1)"
+        await eventually(lambda: world.sql(written, [blocking, beside]))
+        assert (await world.job(stale)).status == "IN_PROGRESS"
+        await open_gate(world, "1")
+        await all_done(world, [stale])
+    assert await world.sql("SELECT count(*) FROM runs") == 4
+
+
+async def open_gate(world: JobWorld, name: str) -> None:
+    await world.sql("INSERT INTO gates VALUES ($1)", name)
 
 
 @pytest.mark.parametrize("point", CRASH_POINTS)

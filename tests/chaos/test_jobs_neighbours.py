@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.jobs.process import BRIEF, KEYED, LEDGER, NEWER, WORK, job_process, job_processes
+from tests.support.jobs.caller import Caller, caller_process
+from tests.support.jobs.process import BRIEF, KEYED, LEDGER, NEWER, OTHER, WORK, job_process, job_processes
 from tests.support.jobs.world import JobWorld, Work, job_world
 from tests.support.waiting import eventually
 from trunkline.jobs import JobType
@@ -149,7 +150,7 @@ async def test_workers_of_two_versions_lose_no_job_and_delay_no_other(world: Job
         await eventually(lambda: world.sql(f"SELECT ({returned}) = $1", len(newer)), what="all gone back")
         unrelated = await enqueue(world, "quick", *names)
         await eventually(lambda: done(world, unrelated))
-        async with job_process(world.url, lease_s=STEADY_S, newer=True):
+        async with job_process(world.url, "newer", lease_s=STEADY_S):
 
             async def are_done() -> bool:
                 # Not ten seconds later: whoever looks first has them, and that is the newer one sooner or later.
@@ -189,3 +190,48 @@ async def test_jobs_with_the_same_key_in_other_tenants_do_not_wait(world: JobWor
         await world.database.pool.execute("INSERT INTO gates VALUES ('held')")
         await eventually(lambda: done(world, [running, again]))
     assert await world.sql("SELECT count(*) FROM runs") == 6
+
+
+async def test_a_backlog_of_urgent_jobs_delays_no_job_of_another_type(world: JobWorld) -> None:
+    """It is more than both workers can run at once, and none of its jobs ends."""
+    async with world.outbox.transaction(world.database) as work:
+        other = await work.enqueue(OTHER, Work("other"), priority=50)
+        await work.enqueue_many(WORK.new(Work(str(n), "stay"), priority=10) for n in range(300))
+    async with job_processes(world.url, 2, lease_s=STEADY_S):
+        await eventually(lambda: done(world, [other.id]), timeout_s=30, what="the job of another type")
+    assert await world.sql("SELECT count(*) FROM job_history") == 1
+
+
+async def test_a_backlog_of_urgent_jobs_does_not_starve_an_older_job_of_its_type(world: JobWorld) -> None:
+    """Of ten claims of a worker one begins with what has waited longest. A claim takes 20 jobs here, so the two workers
+    have claimed 360 urgent ones at most before it is the turn of the old one."""
+    async with world.outbox.transaction(world.database) as work:
+        old = await work.enqueue(WORK, Work("old"), priority=99)
+    async with world.outbox.transaction(world.database) as work:
+        urgent = await work.enqueue_many(WORK.new(Work(str(n)), priority=10) for n in range(500))
+    async with job_processes(world.url, 2, lease_s=STEADY_S):
+        ids = [old.id, *(job.id for job in urgent)]
+        await eventually(lambda: done(world, ids), timeout_s=120, what="all jobs done")
+    when = await world.sql("SELECT started_at FROM job_history WHERE id = $1", old.id)
+    assert await world.sql("SELECT count(*) FROM job_history WHERE started_at > $1", when) >= 100
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_unique_keys_in_opposite_order_in_two_processes_do_not_deadlock(
+    world: JobWorld, at_once: bool
+) -> None:
+    """Each has a key in its open transaction that the other one wants next."""
+
+    async def enqueue_all(caller: Caller, *keys: str) -> int:
+        return await caller.enqueue(*keys) if at_once else sum([await caller.enqueue(key) for key in keys])
+
+    async with caller_process(world.url) as one, caller_process(world.url) as other:
+        assert await one.enqueue("a") + await other.enqueue("b") == 2
+        new = await asyncio.gather(enqueue_all(one, "b", "c"), enqueue_all(other, "a", "d"))
+        await one.commit()
+        await other.commit()
+    assert sum(new) == 4
+    async with job_process(world.url, lease_s=STEADY_S):
+        await eventually(lambda: world.sql("SELECT count(*) = 6 FROM job_history"), what="all six jobs done")
+    names = await world.sql("SELECT array_agg(name ORDER BY name) FROM runs")
+    assert names == ["a", "a", "b", "b", "c", "d"]

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.crashpoints import run_until_crash
 from tests.support.mailbox.process import (
+    HELD,
     HELD_AT_WRITE,
     KINDS,
     LEDGER,
@@ -21,6 +22,7 @@ from tests.support.mailbox.process import (
     some_events,
 )
 from tests.support.mailbox.world import MailboxWorld, mailbox_world
+from tests.support.store.server_clock import jump, make_settable
 from tests.support.waiting import eventually
 from trunkline.embedded import Engines
 from trunkline.embedded.server import Server
@@ -217,3 +219,23 @@ async def restart(server: Server | None, how: signal.Signals) -> None:
     os.kill(server.pid, how)
     await server.exited()
     await server.start()
+
+
+async def test_a_clock_set_back_prolongs_no_mailbox_lease_of_a_killed_process(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    await make_settable(database_url)
+    async with open_scene(database_url, redis_url, key_prefix) as scene:
+        world = scene.world
+        async with mailbox_process(scene.place, lease_s=60.0) as victim:
+            await world.append(NewEvent("single", HELD, "1", "happened", {"name": "held"}))
+            await soon(lambda: world.value("SELECT count(*) FROM begun"), what="its handler begun")
+            victim.kill()
+            await victim.wait()
+        await world.database.pool.execute("INSERT INTO gates VALUES ($1)", HELD)
+        async with mailbox_process(scene.place, lease_s=1.0):
+            # It knows the clock as it was once it has swept.
+            await world.append(NewEvent("single", "other", "2", "happened", {"name": "other"}))
+            await soon(scene.effects)
+            await jump(database_url, -3600.0)
+            await soon(lambda: world.value("SELECT count(*) FROM effects WHERE key = $1", HELD))

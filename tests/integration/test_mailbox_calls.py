@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.mailbox.world import MailboxWorld, mailbox_world
 from trunkline.dispatch.calls import KIND, LIMITS, CallFold
+from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.settlement import Settler
 from trunkline.mailbox.worker import MailboxWorker
@@ -30,7 +31,9 @@ class Exchange:
         return MailboxWorker(
             self.world.database,
             self.world.bus,
-            CallFold(self.world.bus, Settler(Policies(), self._hear)),
+            CallFold(
+                self.world.bus, Settler(Policies(), self._hear), CooldownWriter(self.world.database, "w")
+            ),
             "w",
             LIMITS,
         )

@@ -331,7 +331,7 @@ class PostCall:
         self.call_worker = MailboxWorker(
             runtime.database,
             runtime.bus,
-            CallFold(runtime.bus, dispatch.settler, self.enrichment, dispatch.cooldowns),
+            CallFold(runtime.bus, dispatch.settler, dispatch.cooldowns, self.enrichment),
             settings.identity,
             replace(
                 LIMITS,

@@ -53,8 +53,8 @@ class CallFold:
         self,
         bus: Bus,
         settler: Settler,
+        cooldown_writer: CooldownWriter,
         enrichment: EnrichmentService | None = None,
-        cooldown_writer: CooldownWriter | None = None,
     ):
         self._bus = bus
         self._settler = settler
@@ -131,7 +131,7 @@ class CallFold:
         if self._enrichment is not None:
             self._enrichment.wake(enrichment_jobs)
         await settlement.publish(self._bus)
-        if failures and self._cooldowns is not None:
+        if failures:
             await self._cooldowns.note(failures)
 
 

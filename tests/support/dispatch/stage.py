@@ -343,7 +343,7 @@ async def open_stage(
             MailboxWorker(
                 dialing.database,
                 bus,
-                CallFold(bus, settler, enrichment, CooldownWriter(dialing.database, ME)),
+                CallFold(bus, settler, CooldownWriter(dialing.database, ME), enrichment),
                 ME,
                 WorkerLimits(),
             ),

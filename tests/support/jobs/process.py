@@ -1,6 +1,13 @@
-"""A worker as a process of its own, to be killed and stopped by tests: `python -m tests.support.jobs.process URL`.
+"""A worker as a process of its own, to be killed and stopped by tests:
 
-It keeps a ledger of what it truly ran, in a table that the platform does not know.
+    python -m tests.support.jobs.process URL LEASE_S [FLAG ...]
+
+It keeps a ledger of what it truly ran, in a table that the platform does not know. Flags:
+
+    newer    it is of the newer version of the application
+    ahead    it claims jobs 5 s before they are due
+    on_call  its reaper looks when SIGUSR1 comes, and not by itself
+    patient  it waits for a lock for as long as somebody holds it
 """
 
 import asyncio
@@ -10,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import asyncpg
@@ -25,6 +32,7 @@ from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
 from trunkline.jobs.worker import ClaimLimits
+from trunkline.store.jobs import SESSION
 
 LEDGER = """
 CREATE TABLE runs (
@@ -42,6 +50,7 @@ BRIEF: JobType[Work] = JobType("brief_work", Work, Policy(backoff_s=(600.0,), ma
 # The same type in two versions of an application: the older one cannot read what the newer one writes.
 OLDER: JobType[Work] = JobType("versioned", Work, Policy())
 NEWER: JobType[list[str]] = JobType("versioned", list[str], Policy())
+OTHER: JobType[Work] = JobType("other_work", Work, Policy())
 KEYED: JobType[Work] = JobType("keyed_work", Work, Policy(backoff_s=(0.0,), max_attempts=50, per_key=1))
 
 
@@ -52,7 +61,8 @@ class Ledger:
     async def handle(self, work: Work, run: Run) -> Outcome | None:
         """`hold` waits until somebody opens the gate of its name, `fail` fails then. `early` finishes its job first, in
         a transaction that it keeps open until then. `block` blocks the event loop the first time, `stubborn` holds and
-        cannot be cancelled, `thread` does so in a thread. Anything else takes a few milliseconds."""
+        cannot be cancelled, `thread` does so in a thread, `stay` lasts as long as its process. Anything else takes a
+        few milliseconds."""
         await self._pool.execute(
             "INSERT INTO runs (job_id, name, attempt, pid) VALUES ($1, $2, $3, $4)",
             run.job_id, work.name, run.attempt, os.getpid(),
@@ -66,6 +76,8 @@ class Ledger:
             await self._gate(work)
         elif work.do == "block" and run.attempt == 1:
             time.sleep(BLOCK_S)  # noqa: ASYNC251, as handlers do that know no better
+        elif work.do == "stay":
+            await asyncio.Event().wait()
         elif work.do == "thread":
             await in_thread(threading.Event().wait)
         elif work.do == "stubborn":
@@ -98,7 +110,7 @@ class Ledger:
 
 def registry(handler: "Ledger", *, newer: bool = False) -> Registry:
     found = Registry()
-    for job_type in (WORK, BRIEF, KEYED):
+    for job_type in (WORK, BRIEF, OTHER, KEYED):
         found.add(job_type, handler.handle)
     if newer:
         found.add(NEWER, handler.handle_newer)
@@ -107,11 +119,13 @@ def registry(handler: "Ledger", *, newer: bool = False) -> Registry:
     return found
 
 
-async def serve(url: str, lease_s: float, *, newer: bool) -> None:
+async def serve(url: str, lease_s: float, flags: Sequence[str]) -> None:
+    if "patient" in flags:
+        SESSION["lock_timeout"] = "10min"
     async with asyncpg.create_pool(url, min_size=1, max_size=4) as pool:
         config = JobConfig(
             identity=f"process-{os.getpid()}",
-            claims=ClaimLimits(batch_max=20),
+            claims=ClaimLimits(batch_max=20, ahead_s=5.0 if "ahead" in flags else 0.025),
             survey=PollLimits(probe_s=0.2),
             lease_s=lease_s,
             renew_s=lease_s / 3,
@@ -119,31 +133,47 @@ async def serve(url: str, lease_s: float, *, newer: bool) -> None:
             cancel_grace_s=0.5,
         )
         stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        async with JobService.open(config, registry(Ledger(pool), newer=newer), url):
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        async with JobService.open(config, registry(Ledger(pool), newer="newer" in flags), url) as service:
+            looks: list[asyncio.Task[None]] = []
+
+            async def look() -> None:
+                await service.reaper.run_once()
+                print("looked", flush=True)  # noqa: T201
+
+            if "on_call" in flags:
+                service.reaper.interval_s = 600.0
+                await service.reaper.run_once()
+                loop.add_signal_handler(signal.SIGUSR1, lambda: looks.append(loop.create_task(look())))
             print("ready", flush=True)  # noqa: T201
             await stop.wait()
 
 
+async def look(process: asyncio.subprocess.Process) -> None:
+    """The reaper of a process that is `on_call` has looked when this returns."""
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"looked\n"
+
+
 @asynccontextmanager
 async def job_process(
-    url: str, *, lease_s: float = 1.0, newer: bool = False
+    url: str, *flags: str, lease_s: float = 1.0
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Such a process, started. It is killed at the end if the test did not do so itself."""
-    async with job_processes(url, 1, lease_s=lease_s, newer=newer) as [process]:
+    async with job_processes(url, 1, *flags, lease_s=lease_s) as [process]:
         yield process
 
 
 @asynccontextmanager
 async def job_processes(
-    url: str, count: int, *, lease_s: float = 1.0, newer: bool = False
+    url: str, count: int, *flags: str, lease_s: float = 1.0
 ) -> AsyncIterator[list[asyncio.subprocess.Process]]:
     """Several at once: most of a start is importing."""
     processes = [
         await asyncio.create_subprocess_exec(
-            *command(url, lease_s, newer=newer),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            *command(url, lease_s, *flags), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
         for _ in range(count)
     ]
@@ -159,10 +189,9 @@ async def job_processes(
             await process.wait()
 
 
-def command(url: str, lease_s: float = 1.0, *, newer: bool = False) -> list[str]:
-    version = ["newer"] if newer else []
-    return [sys.executable, "-m", "tests.support.jobs.process", url, str(lease_s), *version]
+def command(url: str, lease_s: float = 1.0, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "tests.support.jobs.process", url, str(lease_s), *flags]
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1], float(sys.argv[2]), newer="newer" in sys.argv[3:]))
+    uvloop.run(serve(sys.argv[1], float(sys.argv[2]), sys.argv[3:]))
