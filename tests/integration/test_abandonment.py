@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.campaigns.abandonment_gauges import AbandonmentGauges
-from trunkline.campaigns.counting import CountFolder
+from trunkline.campaigns.counting import CampaignCounter
 from trunkline.dispatch import agent_reports
 from trunkline.leads import abandonment as rules
 from trunkline.leads.calling_policy import CallingPolicy
@@ -76,7 +76,7 @@ async def test_the_share_is_a_metric_by_span(stage: Stage) -> None:
     await gauges.run_once()
     assert shown() == {"10m": 0.25, "24h": 0.25, "30d": 0.25}
 
-    await CountFolder(stage.database, fresh_min=1).run_once()
+    await CampaignCounter(stage.database, fresh_min=1).run_once()
     await stage.dialing.run("UPDATE call_counts SET at = at - interval '2 days'")
     await gauges.run_once()
     assert shown() == {"10m": None, "24h": None, "30d": 0.25}
@@ -175,18 +175,18 @@ async def test_folding_the_call_counts_changes_no_measured_share(stage: Stage) -
     campaign = uuid4()
     for _ in range(3):
         await called(stage, "answered", "ended", campaign_id=campaign, **NO_AGENT)
-    folder = CountFolder(stage.database, fresh_min=1)
+    counter = CampaignCounter(stage.database, fresh_min=1)
     before = await measured(stage, campaign)
     everybody = await measured_for(stage, PLATFORM)
     for aged, grain in (("0 s", "minute"), ("3 hours", "hour"), ("3 days", "day")):
         await stage.dialing.run(f"UPDATE call_counts SET at = at - interval '{aged}'")
         before, everybody = await measured(stage, campaign), await measured_for(stage, PLATFORM)
-        assert await folder.run_once() > 0
+        assert await counter.run_once() > 0
         rows = await stage.dialing.value("SELECT array_agg(DISTINCT grain) FROM call_counts")
         assert rows == [grain]
         assert await measured(stage, campaign) == before
         assert await measured_for(stage, PLATFORM) == everybody
-        assert await folder.run_once() == 0
+        assert await counter.run_once() == 0
     assert before.last_30d.abandoned == everybody.last_30d.abandoned == 3
     assert before.last_24h == Counted()
     assert await stage.dialing.value("SELECT count(*) FROM call_counts") == 2, (

@@ -21,7 +21,7 @@ from trunkline.dispatch.policy_cache import Abandonment, Policies
 from trunkline.errors import BusUnavailable
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.router.addresses import PodAddresses
-from trunkline.router.allocation_log import AllocationNotes
+from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocated, Allocator, GivenUp, MustHangUp, NoneFree, PodWait
 from trunkline.router.config import RouterConfig
 from trunkline.router.connector import CallToConnect, Connector, ExternalAgents, OverdialledCall

@@ -69,11 +69,29 @@ async def test_control_elects_a_leader_while_the_routers_election_is_disabled(
     assert electing == {"control": ["leadership"], "router": []}
 
 
+def test_every_documented_loop_links_to_its_file() -> None:
+    without = [
+        name
+        for _, name, file in table_rows()
+        if f"class {name}(" not in (PAGE.parent / file).read_text(encoding="utf-8")
+    ]
+    assert without == []
+
+
 def documented() -> dict[str, tuple[list[str], list[str]]]:
+    table: dict[str, tuple[list[str], list[str]]] = {}
+    for cell, name, _ in table_rows():
+        role, _, leader = cell.partition(", ")
+        assert leader in ("", "leader")
+        table.setdefault(role.strip("`"), ([], []))[bool(leader)].append(name)
+    return table
+
+
+def table_rows() -> list[tuple[str, str, str]]:
+    """Role, loop and file of each row."""
     section = PAGE.read_text(encoding="utf-8").split("## Roles and loops")[1].split("## ")[0]
-    rows = re.findall(r"^\| (.+?) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)[1:]
-    return {
-        role.strip("`"): (re.findall(r"`(\w+)`", every), re.findall(r"`(\w+)`", leader))
-        for role, every, leader in rows
-        if not role.startswith("---")
-    }
+    lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    rows = [re.fullmatch(r"\| (.+?) \| \[`(\w+)`\]\((.+?)\) \| .+ \|", line) for line in lines]
+    assert rows
+    assert all(rows)
+    return [(row[1], row[2], row[3]) for row in rows if row]

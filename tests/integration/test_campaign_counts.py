@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.api.world import ApiWorld, expect, open_api
-from trunkline.campaigns.counting import CountFolder
+from trunkline.campaigns.counting import CampaignCounter
 
 ROOT = "/api/v1/campaigns"
 _COUNTED = """
@@ -49,14 +49,14 @@ async def campaign(world: ApiWorld) -> dict[str, Any]:
 async def test_the_stored_counts_of_a_campaign_equal_a_count_of_its_leads(
     world: ApiWorld, campaign: dict[str, Any]
 ) -> None:
-    folder = CountFolder(world.database, fresh_min=1)
+    counter = CampaignCounter(world.database, fresh_min=1)
     await world.make_lead("a1", "without a campaign")
     async with world.database.connection() as conn:
         for step in _STEPS:
             await conn.execute(step)
             assert await conn.fetch(_KEPT, campaign["id"]) == await conn.fetch(_COUNTED, campaign["id"]), step
             before = await world.tenant("a1").get(f"{ROOT}/{campaign['id']}/progress")
-            await folder.run_once()
+            await counter.run_once()
             after = await world.tenant("a1").get(f"{ROOT}/{campaign['id']}/progress")
             assert after.json() | {"as_of": ""} == before.json() | {"as_of": ""}, step
     progress = expect(await world.tenant("a1").get(f"{ROOT}/{campaign['id']}/progress"), 200)
@@ -72,8 +72,8 @@ async def test_the_count_folder_waits_for_enough_rows_and_leaves_two(
             await conn.execute("UPDATE leads SET attempt_count = $1", priority)
         rows = "SELECT count(*) FROM campaign_counts WHERE campaign_id = $1::uuid"
         assert await conn.fetchval(rows, campaign["id"]) == 30
-        assert await CountFolder(world.database, fresh_min=31).run_once() == 0
-        assert await CountFolder(world.database, fresh_min=30).run_once() == 30
+        assert await CampaignCounter(world.database, fresh_min=31).run_once() == 0
+        assert await CampaignCounter(world.database, fresh_min=30).run_once() == 30
         assert await conn.fetchval(rows, campaign["id"]) <= 2
         assert await conn.fetch(_KEPT, campaign["id"]) == await conn.fetch(_COUNTED, campaign["id"])
 

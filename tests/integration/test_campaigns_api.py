@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.api.asgi import Answer
 from tests.support.api.world import ApiWorld, expect, open_api
-from trunkline.campaigns.maintenance import CampaignKeeper
+from trunkline.campaigns.maintenance import CampaignMaintenance
 from trunkline.store import controls
 from trunkline.store.controls import Scope
 
@@ -75,7 +75,7 @@ async def held(world: ApiWorld, campaign: dict[str, Any]) -> bool:
 
 
 async def keep(world: ApiWorld) -> None:
-    await CampaignKeeper(world.database, page=3).run_once()
+    await CampaignMaintenance(world.database, page=3).run_once()
 
 
 async def test_a_draft_dials_no_lead_until_it_is_started(world: ApiWorld) -> None:

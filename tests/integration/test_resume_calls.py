@@ -17,7 +17,7 @@ from tests.support.world import ALL_STANDARD
 from trunkline.agent import token
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.router.allocation_log import AllocationNotes
+from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import (
     Allocated,
     Allocator,

@@ -27,7 +27,7 @@ from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.router import routes as router_routes
 from trunkline.router.addresses import PodAddresses
-from trunkline.router.allocation_log import AllocationNotes
+from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods

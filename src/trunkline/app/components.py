@@ -58,7 +58,7 @@ from trunkline.mailbox.worker import MailboxWorker
 from trunkline.reminders.scheduler import ReminderScheduler
 from trunkline.router.addresses import PodAddresses
 from trunkline.router.alarms import PodAlarms
-from trunkline.router.allocation_log import AllocationNotes
+from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.call_tokens import CallKeys
 from trunkline.router.carriers import CarrierStatus

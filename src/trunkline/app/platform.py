@@ -30,8 +30,8 @@ from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.campaigns.abandonment_gauges import AbandonmentGauges
-from trunkline.campaigns.counting import CountFolder
-from trunkline.campaigns.maintenance import CampaignKeeper
+from trunkline.campaigns.counting import CampaignCounter
+from trunkline.campaigns.maintenance import CampaignMaintenance
 from trunkline.clock import SystemClock
 from trunkline.control.alarm_loop import AlarmLoop
 from trunkline.control.guardian import Heartbeat
@@ -328,8 +328,8 @@ class Platform:
                     maintenance.reminders,
                     ReminderFollower(database),
                     LapsedLeads(database),
-                    CampaignKeeper(database),
-                    CountFolder(database),
+                    CampaignMaintenance(database),
+                    CampaignCounter(database),
                     AbandonmentGauges(database),
                     # Mailboxes: retention and gauges.
                     MailboxRetention(database, keep_s=settings.mailboxes.keep_s),

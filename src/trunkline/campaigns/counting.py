@@ -1,4 +1,4 @@
-"""Folds the counts of campaigns: the states of their leads, and the outcomes of their calls.
+"""Counts campaigns: folds the changes of their leads' states and of their calls' outcomes into sums.
 
 A transaction that moves leads or settles calls only inserts the change. Without this loop the counts would stay right,
 and take longer to read with every call.
@@ -13,7 +13,7 @@ FRESH_MIN = 500
 FRESH_MAX = 20_000
 
 
-class CountFolder(Loop):
+class CampaignCounter(Loop):
     name = "campaign_counts"
 
     def __init__(self, database: Database, interval_s: float = 1.0, fresh_min: int = FRESH_MIN):

@@ -1,5 +1,5 @@
-"""The keeper: applies a change of a campaign to its leads, page by page, and completes a campaign when none of its
-leads is left to call.
+"""Maintenance of campaigns: applies a change of a campaign to its leads, page by page, and completes a campaign when
+none of its leads is left to call.
 
 A campaign has a million leads, so the request itself does none of this. Each page is a transaction of its own, under
 the campaign's lock; a process that dies leaves a campaign that is still unsettled, and another goes on.
@@ -17,10 +17,11 @@ from trunkline.store.database import Connection, Database
 CAMPAIGNS_MAX = 100
 # Locked and changed in one transaction: some 50 ms.
 PAGE = 2000
-KEEPER = "campaign keeper"
+# The audit log and the metrics have the names of earlier versions.
+ACTOR = "campaign keeper"
 
 
-class CampaignKeeper(Loop):
+class CampaignMaintenance(Loop):
     name = "campaign_keeper"
 
     def __init__(self, database: Database, interval_s: float = 1.0, page: int = PAGE):
@@ -49,10 +50,10 @@ class CampaignKeeper(Loop):
                     await campaigns.move(tx, campaign.id, "RUNNING")
                 return False
             if campaign.ends_at is not None and campaign.ends_at <= campaign.now:
-                await lifecycle.stop(tx, campaign, KEEPER, "its end has come", hang_up=False)
+                await lifecycle.stop(tx, campaign, ACTOR, "its end has come", hang_up=False)
                 return True
             if campaign.status in ("DRAFT", "PAUSED"):
-                await lifecycle.hold(tx, campaign, KEEPER, campaign.status.lower())
+                await lifecycle.hold(tx, campaign, ACTOR, campaign.status.lower())
             if campaign.status == "RUNNING" and await campaigns.is_done(tx, campaign):
                 await campaigns.move(tx, campaign.id, "COMPLETED")
             return campaign.given != campaign.gives and await self._give(tx, campaign)
@@ -60,7 +61,7 @@ class CampaignKeeper(Loop):
     async def _end_leads(self, tx: Connection, campaign: Campaign) -> bool:
         lead_ids = await campaigns.waiting(tx, campaign, limit=self._page)
         if not lead_ids:
-            await lifecycle.let_go(tx, campaign, KEEPER, "stopped")
+            await lifecycle.let_go(tx, campaign, ACTOR, "stopped")
             await campaigns.move(tx, campaign.id, "STOPPED")
             return False
         reason = f"campaign stopped: {campaign.stop_reason}"

@@ -1,5 +1,6 @@
-"""Detects that Postgres was restored to an earlier state. Then calls may be live that it has no rows of: the kill
-switch goes on.
+"""Continuity of the database: detects that Postgres was restored to an earlier state. Pure.
+
+Then calls may be live that it has no rows of: the guardian turns the kill switch on.
 
 The database has a name (`installation`) and a number (`beat`) that the leader increments every second. Every running
 process and Valkey are witnesses: they store the last beat that they saw. If the database's beat is behind that of a

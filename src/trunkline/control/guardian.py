@@ -1,4 +1,5 @@
-"""Acts on the verdict of `continuity.py`: opens the view of the controls, or turns the kill switch on first."""
+"""The guardian: checks in every process that Postgres was not restored to an earlier state, by the rules of
+`continuity.py`. If it was, the guardian turns the kill switch on before this process believes its controls."""
 
 from trunkline.bus import continuity_record
 from trunkline.bus.connection import Bus

@@ -1,4 +1,4 @@
-"""The checker: finds attempts without recent events, and queries the carrier about them.
+"""The in-doubt checker: finds attempts without recent events, and queries the carrier about them.
 
 It appends what it learns to the call's mailbox, as if the carrier had sent it: facts are folded in one way only.
 `absent` and `unknown` are our own conclusions, and are settled here.

@@ -1,4 +1,4 @@
-"""Pure: what to do about an attempt without recent events.
+"""The pure rules of the in-doubt checker: what to do about an attempt without recent events.
 
 Every attempt that holds a channel is checked from time to time, whatever happened to the process that made it. Nothing
 is closed by time alone: the checker queries the carrier first. The carrier's call list resolves doubt, read at 5 s,

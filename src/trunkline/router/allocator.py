@@ -20,7 +20,7 @@ from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
 from trunkline.in_time import in_time
 from trunkline.model import Slot, new_id
-from trunkline.router.allocation_log import AllocationNotes, Note
+from trunkline.router.allocation_notes import AllocationNotes, Note
 from trunkline.router.config import RouterConfig
 from trunkline.router.engine_breaker import EngineBreaker
 from trunkline.router.streams import StreamKeys, stream_url

@@ -19,7 +19,15 @@ from trunkline.settings.calling import (
     VapiSettings,
 )
 from trunkline.settings.field import Group, Rank, env
-from trunkline.settings.ground import DatabaseSettings, Http, Leader, Log, Redis, Spans, host_and_process
+from trunkline.settings.infrastructure import (
+    DatabaseSettings,
+    Http,
+    Leader,
+    Log,
+    Redis,
+    Spans,
+    host_and_process,
+)
 from trunkline.settings.routing import Router
 from trunkline.settings.values import (
     Allowed,
@@ -31,7 +39,7 @@ from trunkline.settings.values import (
     split_list,
 )
 from trunkline.settings.variables import variables_of
-from trunkline.settings.work import ControlSettings, JobSettings, MailboxSettings, Reminders
+from trunkline.settings.workers import ControlSettings, JobSettings, MailboxSettings, Reminders
 
 Source = Literal["default", "environment", "argument"]
 Role = Literal["api", "dispatcher", "mailbox", "jobs", "router", "control"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trunkline.errors import TrunklineError
-from trunkline.settings.ground import Leader
+from trunkline.settings.infrastructure import Leader
 from trunkline.settings.model import Settings
 
 

@@ -24,7 +24,7 @@ from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.console.application import Console
 from trunkline.control.provider import Flags
-from trunkline.router.allocation_log import AllocationNotes
+from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods

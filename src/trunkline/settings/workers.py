@@ -1,4 +1,4 @@
-"""Settings of the work around calls: jobs, mailboxes, reminders, control."""
+"""Settings of the workers around calls: jobs, mailboxes, reminders, control."""
 
 from typing import Literal
 

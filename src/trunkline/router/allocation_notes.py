@@ -1,4 +1,5 @@
-"""Logs allocations and releases while Postgres does not answer, and writes them when it does again.
+"""Allocation notes: allocations and releases that the router holds while Postgres does not answer, and writes when it
+does again.
 
 A release wins: a note of a beginning that comes after it changes nothing. A note whose slot another call has is written
 without a pod, and the pod's next heartbeat decides.
