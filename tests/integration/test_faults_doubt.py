@@ -264,7 +264,7 @@ async def test_a_hanging_account_delays_no_check_of_another_account(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lookups go on beside those of the others, and none is made twice."""
-    monkeypatch.setattr("trunkline.dispatch.checker.PATIENCE_S", 0.01)
+    monkeypatch.setattr("trunkline.dispatch.checker.ROUND_TIMEOUT_S", 0.01)
     slow, quick = await two_in_doubt(stage)
     await stage.dialing.run("UPDATE attempts SET account = 'slow' WHERE lead_id = $1", slow)
     slow_to = (await stage.attempt(slow))["to_phone"]
