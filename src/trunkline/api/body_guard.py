@@ -10,6 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.api.errors import CLOSE, ApiError, too_slow
+from trunkline.api.timeouts import timeout_if_blocking
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class TimedBody:
             return await self._receive()
         if self._deadline_s is None:
             self._deadline_s = asyncio.get_running_loop().time() + self._rule.timeout_s
+        left_s = self._deadline_s - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(self._deadline_s):
-                message = await self._receive()
+            message = await timeout_if_blocking(left_s, self._receive)
         except TimeoutError:
             raise too_slow(self._rule.timeout_s) from None
         self._count(message)
