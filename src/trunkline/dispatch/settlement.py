@@ -4,6 +4,7 @@ Two callers: `ResultWriter` with the carrier's response to our request, and `Cal
 Both lock the leads first, write facts and consequences in one transaction, and update Valkey afterwards.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -100,8 +101,9 @@ class Settler:
             proposed = decide(attempt, policies[attempt_id].retries)
             decision = after_cancellation(proposed, _cancellation(attempt))
             work.add(attempt, decision, policies[attempt_id])
-        for attempt, finish in work.ends:
-            metrics.CALLS_FINISHED.labels(attempt.carrier, finish.outcome.value).inc()
+        finished = Counter((attempt.carrier, finish.outcome.value) for attempt, finish in work.ends)
+        for (carrier, outcome), count in finished.items():
+            metrics.CALLS_FINISHED.labels(carrier, outcome).inc(count)
         settlement.ends = work.ends
         await attempts.finish_leads(tx, work.by_lead(work.ends))
         settlement.scheduled = await attempts.retry_leads(tx, work.by_lead(work.retries))

@@ -66,7 +66,7 @@ class UnreadableEvent(Value, frozen=True):
 
 def read(payload: object, arrived_at: datetime) -> Fact | UnreadableEvent:
     """Take the usable part of an event. An unusable time is replaced by that of the arrival."""
-    if not isinstance(payload, Mapping):
+    if not isinstance(payload, dict):
         return UnreadableEvent("it is no JSON object")
     kind = payload.get("kind")
     if not isinstance(kind, str) or kind not in _PROVES:
@@ -136,13 +136,15 @@ def without_doubt(facts: CallFacts) -> CallFacts:
 def _add(known: CallFacts, fact: Fact) -> CallFacts:
     if fact.proves is not None and fact.proves in ATTEMPT_MOVES[known.state]:
         known = without_doubt(known)
-    changes: dict[str, Any] = {
-        # If reports differ, the one that detected a machine, or missed an agent, counts.
-        "is_machine": _either(known.is_machine, fact.is_machine, wins=True),
-        "agent_joined": _either(known.agent_joined, fact.agent_joined, wins=False),
-        # A stream that broke had begun before; one that could not be opened may be opened at another pod.
-        "stream_began": _either(known.stream_began, fact.stream_began, wins=True),
-    }
+    changes: dict[str, Any] = {}
+    # If reports differ, the one that detected a machine, or missed an agent, counts.
+    if fact.is_machine is not None:
+        changes["is_machine"] = known.is_machine or fact.is_machine
+    if fact.agent_joined is not None:
+        changes["agent_joined"] = fact.agent_joined and known.agent_joined is not False
+    # A stream that broke had begun before; one that could not be opened may be opened at another pod.
+    if fact.stream_began is not None:
+        changes["stream_began"] = known.stream_began or fact.stream_began
     if known.carrier_cost_micros is None and fact.cost_micros is not None:
         changes |= {"carrier_cost_micros": fact.cost_micros, "carrier_cost_currency": fact.cost_currency}
     if fact.proves is not None:
@@ -155,7 +157,7 @@ def _add(known: CallFacts, fact: Fact) -> CallFacts:
         case AttemptState.ENDED if known.ended_at is None:
             changes |= {"ended_at": fact.at, "end_reason": fact.reason, "duration_s": fact.duration_s}
             changes["answered_at"] = known.answered_at or _must_have_answered_at(fact)
-    return replace(known, **changes)
+    return replace(known, **changes) if changes else known
 
 
 def _must_have_answered_at(end: Fact) -> datetime | None:
@@ -168,10 +170,6 @@ def _must_have_answered_at(end: Fact) -> datetime | None:
 
 def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
-
-
-def _either(one: bool | None, other: bool | None, *, wins: bool) -> bool | None:
-    return wins if wins in (one, other) else one if one is not None else other
 
 
 def _furthest(state: AttemptState, proved: AttemptState) -> AttemptState:
@@ -208,7 +206,7 @@ def _text(value: Any) -> str | None:
 
 def _cost(value: Any) -> tuple[int | None, str | None]:
     """Micros and currency: both or none."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None, None
     micros, currency = value.get("micros"), _text(value.get("currency"))
     is_amount = isinstance(micros, int) and not isinstance(micros, bool) and 0 <= micros < 2**63

@@ -1,6 +1,7 @@
 """Counts events and mailboxes in metrics. Every kind has a label; `issue` also has the names that its dashboards
 use."""
 
+from collections.abc import Sequence
 from functools import cache
 
 from prometheus_client import Counter, Histogram
@@ -30,17 +31,19 @@ def _appended(kind: str) -> tuple[Counter, Counter, Counter]:
     return appended, queued, dead
 
 
-def processed(kind: str, events: int, took_s: float) -> None:
-    """One mailbox, completed."""
+def processed(kind: str, completed: Sequence[tuple[int, float]]) -> None:
+    """Mailboxes that were completed together: the events of each, and the seconds that it took."""
     events_counter, mailboxes_counter, seconds, batch_sizes = _processed(kind)
-    events_counter.inc(events)
-    mailboxes_counter.inc()
-    seconds.observe(took_s)
-    batch_sizes.observe(events)
+    events_counter.inc(sum(events for events, _ in completed))
+    mailboxes_counter.inc(len(completed))
+    for events, took_s in completed:
+        seconds.observe(took_s)
+        batch_sizes.observe(events)
     if kind == ISSUE:
-        metrics.ISSUES_PROCESSED.inc()
-        metrics.ISSUES_SECONDS.observe(took_s)
-        metrics.ISSUE_BATCH_EVENTS.observe(events)
+        metrics.ISSUES_PROCESSED.inc(len(completed))
+        for events, took_s in completed:
+            metrics.ISSUES_SECONDS.observe(took_s)
+            metrics.ISSUE_BATCH_EVENTS.observe(events)
 
 
 @cache

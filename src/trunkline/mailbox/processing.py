@@ -220,9 +220,14 @@ class Processor:
         await mailboxes.append(tx, done.send)
 
     def _count(self, pieces: Sequence[ClaimedMailbox], completed: dict[str, Completed]) -> None:
-        for piece in pieces:
-            if mailbox := completed.get(piece.claim.key):
-                measures.processed(self._handler.kind, len(piece.events), mailbox.took.total_seconds())
+        measures.processed(
+            self._handler.kind,
+            [
+                (len(piece.events), mailbox.took.total_seconds())
+                for piece in pieces
+                if (mailbox := completed.get(piece.claim.key)) is not None
+            ],
+        )
 
     def _wake(self, completed: dict[str, Completed], done: Done) -> None:
         """Wake workers for mailboxes that got events meanwhile, and for the receivers of sent events."""

@@ -217,7 +217,7 @@ async def complete(tx: Connection, handled: Sequence[ClaimedMailbox]) -> dict[st
         str(LOCK_TIMEOUT_MS),
         str(COMMIT_TIMEOUT_MS),
     )
-    return {row["key"]: Completed(MailboxStatus(row["processing_status"]), row["took"]) for row in rows}
+    return {key: Completed(_STATUSES[status], took) for key, status, took in rows}
 
 
 async def park(tx: Connection, kind: str, parked: Sequence[Parked]) -> None:
