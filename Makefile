@@ -6,7 +6,7 @@
 # make check      formatting, lint, types, direction of imports, unused names
 # make docs       the documents as a site, site/index.html; a page or a link that leads nowhere fails it
 # make bench      every benchmark as a table; ONLY=name runs one
-# make beside     what a dial costs beside another commit, in turns: REV=4d99879 TURNS=10; BENCH=jobs or mailboxes: what gets done
+# make beside     what a dial costs beside another commit, in turns: REV=4d99879 TURNS=10; BENCH=jobs or mailboxes: what gets done, another: its ratio to its peer
 # make proof-agents runs the faults of bench/agents in full and writes docs/proof/agents.md; takes over an hour
 # make proof-neighbours runs every fault of handlers and applications at once for two minutes and writes docs/proof/neighbours.md
 # make alarm-drill checks that alarms are raised in time, and none by everyday work; twenty minutes, ARGS=--quick for less, ARGS=--keep writes docs/proof/alarms.md
