@@ -7,6 +7,7 @@ names the old event in the field `formerly`, so that a search or an alert on the
 
 import warnings
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, TypeVar
 
 C = TypeVar("C")
@@ -62,13 +63,13 @@ def kept_names(cls: type[C]) -> type[C]:
     return cls
 
 
-def renamed_class(module: Mapping[str, Any], old: str) -> Any:
+def renamed_class(module: ModuleType, old: str) -> Any:
     """For `__getattr__` of a package: a class of the table by its old name."""
     new = CLASSES.get(old)
     if new is None:
-        raise AttributeError(f"module {module['__name__']!r} has no attribute {old!r}")
+        raise AttributeError(f"module {module.__name__!r} has no attribute {old!r}")
     warnings.warn(f"{old} is called {new} now", DeprecationWarning, stacklevel=3)
-    return module[new]
+    return getattr(module, new)
 
 
 def _renamed(cls: str, old: str, new: str) -> Callable[..., Any]:

@@ -113,7 +113,7 @@ async def test_closing_does_not_wait_for_idle_connections(empty_database_url: st
         await opened.close(timeout_s=60)
 
 
-async def test_checkout_keeps_no_connection_of_a_pool_of_one(empty_database_url: str) -> None:
+async def test_warm_pool_retains_no_connection_of_a_pool_of_one(empty_database_url: str) -> None:
     opened = await database.connect(empty_database_url, pool_size=1)
     await session(opened)
     assert opened.pool.get_idle_size() == 1

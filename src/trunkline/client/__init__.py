@@ -4,9 +4,9 @@ async with TrunklineClient("https://calls.example.com", api_key) as trunkline:
     lead = await trunkline.create_lead(phone="+14155550123", merchant_id="acme-store")
 """
 
+import sys
 from typing import Any
 
-from trunkline import old_names
 from trunkline.client.client import TrunklineClient
 from trunkline.client.errors import ApiError, FieldError, Unreachable
 from trunkline.client.models import (
@@ -75,4 +75,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    return old_names.renamed_class(globals(), name)
+    from trunkline import old_names  # only for an old name: the client loads nothing else of the package
+
+    return old_names.renamed_class(sys.modules[__name__], name)
