@@ -69,7 +69,7 @@ stutter: $(VENV)/.dev
 # One file or two for each library that the platform stands on.
 SEAMS := tests/unit/carrier_http tests/unit/test_windows.py tests/unit/test_windows_zones.py tests/unit/test_ingest_phones.py \
   tests/unit/test_telemetry_logs.py tests/unit/test_telemetry_metrics.py tests/conformance/test_carrier_conformance.py \
-  tests/integration/test_bus_server.py tests/integration/test_checkout.py tests/integration/test_reading.py \
+  tests/integration/test_bus_server.py tests/integration/test_warm_pool.py tests/integration/test_reading.py \
   tests/integration/test_router_fast_path.py tests/integration/test_flags_provider.py tests/integration/test_console.py \
   tests/integration/test_leads_cli.py tests/integration/test_embedded_engines.py
 LOWEST := .lowest-venv

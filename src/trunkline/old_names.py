@@ -1,11 +1,13 @@
 """Names of earlier versions that still work. All of them are in these tables, and nowhere else.
 
-A method keeps its old name on its class (`kept_names`), with a `DeprecationWarning`. A log line whose event was renamed
+A method keeps its old name on its class (`kept_names`), and a class in its package, both with a `DeprecationWarning`. A
+log line whose event was renamed
 names the old event in the field `formerly`, so that a search or an alert on the old name still finds it.
 """
 
 import warnings
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, TypeVar
 
 C = TypeVar("C")
@@ -17,8 +19,13 @@ METHODS: Mapping[str, Mapping[str, str]] = {
     "Inbox": {"nudge": "wake"},
 }
 
+# Old class -> new class, in `trunkline.client`.
+CLASSES: Mapping[str, str] = {"Happening": "TimelineEvent"}
+
 # New event -> the event that it was.
 LOG_EVENTS: Mapping[str, str] = {
+    "account.refresh_failed": "account.look_failed",
+    "call.reappeared_late": "call.surfaced_late",
     "cooldown.begun": "cooldown",
     "jobs.blocks_the_event_loop": "job_blocks_the_event_loop",
     "jobs.claim_undone": "job_claim_undone",
@@ -54,6 +61,15 @@ def kept_names(cls: type[C]) -> type[C]:
     for old, new in METHODS[cls.__name__].items():
         setattr(cls, old, _renamed(cls.__name__, old, new))
     return cls
+
+
+def renamed_class(module: ModuleType, old: str) -> Any:
+    """For `__getattr__` of a package: a class of the table by its old name."""
+    new = CLASSES.get(old)
+    if new is None:
+        raise AttributeError(f"module {module.__name__!r} has no attribute {old!r}")
+    warnings.warn(f"{old} is called {new} now", DeprecationWarning, stacklevel=3)
+    return getattr(module, new)
 
 
 def _renamed(cls: str, old: str, new: str) -> Callable[..., Any]:

@@ -100,7 +100,7 @@ async def test_vapis_end_of_call_report_becomes_the_agents_report(world: World) 
     )
     lead = await world.finished(made.id)
     (heard,) = world.carrier.calls("vapi")
-    overrides: Any = heard.order.kept["assistantOverrides"]
+    overrides: Any = heard.order.custom["assistantOverrides"]
     assert overrides["variableValues"] == {
         "name": "Ada",
         "order": "4711",

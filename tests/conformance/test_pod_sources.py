@@ -70,7 +70,7 @@ class HeartbeatLand:
 
     async def vanish(self, *pods: str) -> None:
         """As if they had not been heard for an hour in which we listened."""
-        await self.source.look()
+        await self.source.poll()
         for pod in pods:
             await self.world.fall_silent(pod)
 

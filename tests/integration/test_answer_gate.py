@@ -28,7 +28,7 @@ from trunkline.router.connector import CallToConnect, Connector, ExternalAgents,
 from trunkline.router.resumption import Resumer
 from trunkline.router.streams import StreamKeys
 from trunkline.store import database as store_database
-from trunkline.telephony.carrier import KeptAgent
+from trunkline.telephony.carrier import ReservedAgent
 
 LATER_S = 2**40
 
@@ -51,10 +51,10 @@ class Gate:
     addresses: PodAddresses
     way: TcpProxy
 
-    async def ask(self, attempt: UUID, call: str = "CA1", agent: KeptAgent | None = None) -> object:
+    async def ask(self, attempt: UUID, call: str = "CA1", agent: ReservedAgent | None = None) -> object:
         return await self.connector.connect(CallToConnect(call, attempt, is_dialled=True, agent=agent))
 
-    async def pod_for(self, attempt: UUID, call: str = "CA1", agent: KeptAgent | None = None) -> str:
+    async def pod_for(self, attempt: UUID, call: str = "CA1", agent: ReservedAgent | None = None) -> str:
         found = await self.ask(attempt, call, agent)
         assert isinstance(found, Allocated), found
         return found.pod
@@ -232,7 +232,7 @@ async def test_without_both_engines_a_call_reaches_the_pod_that_its_url_names(ga
     await gate.addresses.run_once()
     gate.way.refuse()
     gate.way.cut()
-    assert await gate.pod_for(attempt, agent=KeptAgent(slot.incarnation, LATER_S)) == "va-0"
+    assert await gate.pod_for(attempt, agent=ReservedAgent(slot.incarnation, LATER_S)) == "va-0"
     await gate.way.heal()
     await eventually(lambda: written(gate), what="the answer is written down")
     row = await gate.dialing.row("SELECT * FROM allocations")
@@ -247,10 +247,10 @@ async def written(gate: Gate) -> bool:
 
 
 @pytest.mark.parametrize(
-    "agent", [None, KeptAgent(1, 0), KeptAgent(999_999, LATER_S)], ids=["none", "too old", "unknown"]
+    "agent", [None, ReservedAgent(1, 0), ReservedAgent(999_999, LATER_S)], ids=["none", "too old", "unknown"]
 )
 async def test_without_both_engines_and_a_pod_in_the_url_availability_is_unknown(
-    gate: Gate, agent: KeptAgent | None
+    gate: Gate, agent: ReservedAgent | None
 ) -> None:
     await gate.dialing.pod("va-0")
     attempt = await gate.dialing.attempt("+12125550001", state="ringing")
@@ -264,7 +264,7 @@ async def test_a_hanging_postgres_is_passed_over_after_three_silent_answers(gate
     slot = await gate.dialing.pod("va-0")
     attempt = await gate.dialing.kept("+12125550001", slot)
     await gate.addresses.run_once()
-    agent = KeptAgent(slot.incarnation, LATER_S)
+    agent = ReservedAgent(slot.incarnation, LATER_S)
     await gate.pod_for(attempt, agent=agent)
     gate.way.black_hole()
     async with asyncio.timeout(20):

@@ -22,7 +22,7 @@ from trunkline.router.stream_finder import NoStream, StreamFinder
 from trunkline.store import accounts as store_accounts
 from trunkline.store.accounts import NewAccount
 from trunkline.telemetry import metrics
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.accounts import AccountService
 from trunkline.telephony.callbacks import basic_password, callback_url, fallback_of, signed_attempt
 from trunkline.telephony.carrier import AnswerFallback
@@ -197,8 +197,8 @@ async def test_a_webhook_of_an_unknown_account_makes_the_process_read_the_accoun
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     desks: list[AccountService] = []
-    look = AccountLook(lambda: desks[0].refresh(), wait_max_s=60.0)
-    async with open_door(database_url, redis_url, key_prefix, look=look) as door:
+    refresher = AccountRefresher(lambda: desks[0].refresh(), wait_max_s=60.0)
+    async with open_door(database_url, redis_url, key_prefix, refresher=refresher) as door:
         assert door.directory is not None
         vault = Vault.from_secrets([SECRET])
         desks.append(AccountService(door.database, door.directory, vault, KEYS, door.url))
@@ -226,7 +226,11 @@ async def test_a_signature_by_a_new_token_makes_the_process_read_the_accounts(
     old = CarrierAccount({**NEW, "auth_token": "the-old-token"}, KEYS, name="second")
     accounts = {("twilio", "second"): old}
     async with open_door(
-        database_url, redis_url, key_prefix, accounts=accounts, look=AccountLook(refresh, wait_max_s=60.0)
+        database_url,
+        redis_url,
+        key_prefix,
+        accounts=accounts,
+        refresher=AccountRefresher(refresh, wait_max_s=60.0),
     ) as door:
         doors.append(door)
         url = door.callback("twilio", "status", uuid4(), "second")
@@ -243,7 +247,7 @@ async def test_without_postgres_a_signed_url_alone_gets_a_document_and_stores_no
     database_url: str, redis_url: str, key_prefix: str, kind: Any
 ) -> None:
     async with open_door(
-        database_url, redis_url, key_prefix, look=AccountLook(away, wait_max_s=60.0)
+        database_url, redis_url, key_prefix, refresher=AccountRefresher(away, wait_max_s=60.0)
     ) as door:
         attempt = None if kind == "inbound" else uuid4()
         fields = {"answer": ANSWERED, "status": ENDED, "inbound": RINGING}[kind]
@@ -259,7 +263,7 @@ async def test_without_postgres_a_wrong_signature_of_a_known_account_gets_no_doc
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_door(
-        database_url, redis_url, key_prefix, look=AccountLook(away, wait_max_s=60.0)
+        database_url, redis_url, key_prefix, refresher=AccountRefresher(away, wait_max_s=60.0)
     ) as door:
         url = door.callback("twilio", "answer", uuid4())
         assert (await post(door, url, ANSWERED, token="another"))[0] == 403
@@ -371,7 +375,7 @@ async def test_a_call_that_reappears_for_a_finished_lead_gets_the_hang_up_docume
             redis_url,
             key_prefix,
             fallback=FALLBACK,
-            adopt=partial(late_facts.reattach, gate.dialing.database),
+            reattach=partial(late_facts.reattach, gate.dialing.database),
         ) as door,
     ):
         finder = StreamFinder(

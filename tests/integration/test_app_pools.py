@@ -29,7 +29,7 @@ async def test_an_exhausted_pool_delays_neither_appends_nor_lease_renewals(
         METRICS_PORT=0,
     )
     async with Platform.open(settings) as platform, AsyncExitStack() as full:
-        platform.database.checkout._timeout_s = 600.0
+        platform.database.warm_pool._timeout_s = 600.0
         for _ in range(POOL_SIZE):
             await full.enter_async_context(platform.database.connection())
         async with asyncio.timeout(60):

@@ -235,9 +235,7 @@ async def test_a_leads_page_shows_reports_recordings_and_costs_escaped(world: Co
     async with world.api.database.transaction() as tx:
         report = CallReport(said, data={"words": said})
         await call_reports.insert(tx, UUID(ids["attempt_id"]), report)
-        await call_reports.keep_recordings(
-            tx, [(UUID(ids["attempt_id"]), "https://carrier.example/<i>1.wav")]
-        )
+        await call_reports.add_recordings(tx, [(UUID(ids["attempt_id"]), "https://carrier.example/<i>1.wav")])
         await tx.execute(
             "UPDATE attempts SET cost_micros = 12000, carrier_cost_micros = 14000, carrier_cost_currency = 'USD'"
             " WHERE id = $1",

@@ -255,7 +255,7 @@ async def test_the_refresh_loops_pause_after_failures_does_not_exceed_its_interv
         looks += 1
         raise OSError("away")
 
-    one.guardian.look = fail  # type: ignore[method-assign]
+    one.guardian.poll = fail  # type: ignore[method-assign]
     one.refresh.interval_s = 0.001
     running = asyncio.create_task(one.refresh.run())
     await eventually(lambda: looks > 20)

@@ -215,7 +215,7 @@ async def test_a_walk_planned_on_empty_tables_reads_few_rows_of_full_ones(
     await dialing.lead()
     if analyzed:
         await dialing.run("ANALYZE")
-    async with dialing.database.checkout.lend() as connection:
+    async with dialing.database.warm_pool.acquire() as connection:
         skips = Skips(leads=[new_id()], numbers=[new_id()], accounts_of=[new_id()])
         for _ in range(TIMES):
             async with connection.transaction():
@@ -235,7 +235,7 @@ async def test_the_walk_reads_few_rows_of_a_flow_with_many_leads(dialing: Dialin
             "INSERT INTO controls (scope, subject, set_by, reason, changed_by, ramp_s)"
             " VALUES ('merchant', 'm', 'platform', 'test', 'test', 0)"
         )
-    async with dialing.database.checkout.lend() as connection:
+    async with dialing.database.warm_pool.acquire() as connection:
         await copy_leads(connection, "'m'", "NULL")
         skips = Skips(leads=[lead]) if how == "set aside" else EVERYBODY
         async with connection.transaction():
@@ -252,7 +252,7 @@ async def test_a_walk_that_finds_nothing_reads_a_bounded_number_of_rows(
 ) -> None:
     """Everything is put off or held: that is when an ask looks longest."""
     await dialing.lead(due_in_s=-60 if held else 600)
-    async with dialing.database.checkout.lend() as connection:
+    async with dialing.database.warm_pool.acquire() as connection:
         await fill(connection, numbers=MANY)
         if held:
             await connection.execute("UPDATE attempts SET holds_channel = true, next_check_at = now()")

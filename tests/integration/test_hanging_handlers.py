@@ -8,7 +8,7 @@ from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
 from tests.support.router.managed import Managed, open_managed
 from tests.support.world import ALL_STANDARD
 from trunkline.bus import router
-from trunkline.bus.router import Kept
+from trunkline.bus.router import SlotProposals
 from trunkline.model import Slot, new_id
 from trunkline.router import pool_manager as managing
 from trunkline.router.pods import PodHeartbeat
@@ -40,8 +40,10 @@ async def dialing(database_url: str) -> AsyncIterator[Dialing]:
 
 
 async def kept(managed: Managed, *dials: str) -> list[str]:
-    found = await router.keep(managed.world.bus, managed.world.keys, [(dial, "acme") for dial in dials])
-    assert isinstance(found, Kept)
+    found = await router.propose_slots(
+        managed.world.bus, managed.world.keys, [(dial, "acme") for dial in dials]
+    )
+    assert isinstance(found, SlotProposals)
     return [proposal.pod if proposal else "none" for proposal in found.proposals]
 
 

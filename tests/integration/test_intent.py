@@ -374,7 +374,7 @@ async def test_locking_a_lead_reads_no_other_by_a_plan_made_on_an_empty_table(di
 async def test_locking_leads_is_planned_once_however_many_they_are(dialing: Dialing) -> None:
     """Postgres makes five plans for the values it is given, and then keeps one if it seems no worse."""
     lead = await dialing.lead()
-    async with dialing.database.checkout.lend() as conn:
+    async with dialing.database.warm_pool.acquire() as conn:
         for _ in range(6):
             async with conn.transaction():
                 await dispatch.lock_granted(

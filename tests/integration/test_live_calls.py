@@ -11,7 +11,7 @@ import pytest
 from tests.support.dispatch.stage import Stage, open_stage
 from tests.support.metric_values import value
 from trunkline.dispatch import live_calls
-from trunkline.dispatch.live_calls import WebhookHearing
+from trunkline.dispatch.live_calls import WebhookReception
 from trunkline.telemetry import metrics
 from trunkline.telephony.carrier import CallView, ListUnavailable, LookUpUnavailable
 
@@ -137,7 +137,7 @@ async def next_in_s(stage: Stage) -> float:
 
 
 async def test_after_a_gap_in_receiving_webhooks_every_account_is_listed_at_once(stage: Stage) -> None:
-    hearing = WebhookHearing(stage.database)
+    hearing = WebhookReception(stage.database)
     await hearing.run_once()
     await talking(stage, 2)
     await turn_comes(stage)

@@ -236,7 +236,7 @@ async def test_pool_empty_names_the_pool_and_its_holders(database_url: str) -> N
 
     holder = asyncio.create_task(hold_it(), name="the holder")
     await taken.wait()
-    database.checkout._timeout_s = 0.05
+    database.warm_pool._timeout_s = 0.05
     with pytest.raises(
         PoolEmpty, match=r"1 connections of the pool 'the pool of this test'.*the holder .*hold_it"
     ):
@@ -291,8 +291,8 @@ async def test_a_handler_that_swallows_its_cancellation_keeps_no_connection(
         await mailboxes.submit("innocent", "a", "happened", {})
         async with asyncio.timeout(60):
             await wrote.wait()
-        pool = mailboxes.database.checkout
-        assert not [task for task, _ in pool._lent.values() if task and "bad" in task.get_name()]
+        pool = mailboxes.database.warm_pool
+        assert not [task for task, _ in pool._in_use.values() if task and "bad" in task.get_name()]
         error = await mailboxes.database.pool.fetchval("SELECT last_error FROM mailboxes WHERE kind = 'bad'")
     assert "swallow_everything" in error
 
@@ -313,7 +313,7 @@ async def test_a_stopping_worker_takes_the_connection_from_a_write_that_does_not
     async with running(worker(world, Stubborn(), failure=FailureRule(timeout_s=600))):
         await world.append(event("a"))
         await writing.wait()
-    holders = [task.get_name() for task, _ in world.database.checkout._lent.values() if task]
+    holders = [task.get_name() for task, _ in world.database.warm_pool._in_use.values() if task]
     assert f"mailbox {KIND}" not in holders
 
 

@@ -72,7 +72,7 @@ async def test_a_query_planned_on_empty_tables_reads_few_rows_of_full_ones(
 ) -> None:
     lead = await dialing.lead()
     (intent,) = (await dialing.intend(dialing.grant(lead))).committed
-    async with dialing.database.checkout.lend() as connection:
+    async with dialing.database.warm_pool.acquire() as connection:
         for time in range(TIMES):
             async with connection.transaction():
                 await step(connection, intent.attempt_id, lead, time)

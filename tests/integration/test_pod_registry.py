@@ -180,10 +180,10 @@ class Seen:
     def __init__(self) -> None:
         self.pods: list[ClusterPod] = []
 
-    async def look(self) -> Sighting:
+    async def poll(self) -> Sighting:
         return Sighting()
 
-    async def look_at_all(self, known: Sequence[str]) -> Sighting:
+    async def list_all(self, known: Sequence[str]) -> Sighting:
         return Sighting(self.pods, total=len(self.pods))
 
 
@@ -424,7 +424,7 @@ async def test_a_router_stopped_while_it_writes_heartbeats_blocks_no_other_route
 ) -> None:
     """Between its two statements, and it stays there: another router writes all the same."""
     advanced, goes_on = asyncio.Event(), asyncio.Event()
-    advance = store.advance_hearing
+    advance = store.mark_receiving
 
     async def stopped_after(conn: Connection) -> None:
         await advance(conn)
@@ -432,7 +432,7 @@ async def test_a_router_stopped_while_it_writes_heartbeats_blocks_no_other_route
             advanced.set()
             await goes_on.wait()
 
-    monkeypatch.setattr(store, "advance_hearing", stopped_after)
+    monkeypatch.setattr(store, "mark_receiving", stopped_after)
     first = beat("b")
     number = await number_of(managed.database, first)
     stopped = asyncio.create_task(managed.world.registry.write())

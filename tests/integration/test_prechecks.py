@@ -20,7 +20,7 @@ from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.precheck_concurrency import CONCURRENCY_PER_MERCHANT
-from trunkline.dispatch.precheck_walk import PrecheckWalk
+from trunkline.dispatch.precheck_scanner import PrecheckScanner
 from trunkline.dispatch.prechecks import (
     PENDING_MAX,
     Deferred,
@@ -363,18 +363,18 @@ async def prechecks_of(stage: Stage) -> AsyncIterator[Prechecks]:
 @pytest.fixture
 async def asking(
     stage: Stage, url: str, prechecks_of: Prechecks, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[Dialer, PrecheckWalk]]:
+) -> AsyncIterator[tuple[Dialer, PrecheckScanner]]:
     """A dialer that asks when it must, and the walk that asks before. Its grants do not age: machines may be busy."""
     ageless = schedule._grant
     monkeypatch.setattr(schedule, "_grant", lambda fields: replace(ageless(fields), granted_ms=None))
     monkeypatch.setattr(batches, "PRECHECK_WAIT_MAX_S", 60.0)
-    walk = PrecheckWalk(stage.database, stage.bus, stage.controls, Policies(fresh_s=0), prechecks_of)
+    walk = PrecheckScanner(stage.database, stage.bus, stage.controls, Policies(fresh_s=0), prechecks_of)
     await check(stage.dialing, url)
     yield stage.another_dialer(precheck=prechecks_of.ask), walk
     await walk.drain()
 
 
-Asking = tuple[Dialer, PrecheckWalk]
+Asking = tuple[Dialer, PrecheckScanner]
 
 
 async def test_race_2_12_a_lead_pre_checked_ahead_is_dialled_at_its_first_turn(

@@ -29,7 +29,7 @@ from trunkline.router.pods import Pods
 from trunkline.router.streams import StreamKeys
 from trunkline.settings import load_settings
 from trunkline.store.database import connect as connect_database
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys, basic_password
 from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carrier_registry import CarrierAccount
@@ -141,8 +141,8 @@ async def open_phones(
     async def refresh() -> None:
         carriers.replace_stored(stored)
 
-    look = AccountLook(refresh, interval_s=0.0, wait_max_s=60.0)
-    face = CarrierApi(allocator, carriers, KEYS, PublicView(PUBLIC), fallback, look, hold_max_s)
+    refresher = AccountRefresher(refresh, interval_s=0.0, wait_max_s=60.0)
+    face = CarrierApi(allocator, carriers, KEYS, PublicView(PUBLIC), fallback, refresher, hold_max_s)
     app = Starlette(routes=[hot.route() for hot in face.raw_routes()])
     server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()

@@ -146,12 +146,12 @@ async def test_without_postgres_an_idle_pod_is_allocated_only_after_the_settle_t
 
 async def test_a_projection_made_by_heartbeats_is_rebuilt_when_postgres_returns(plain: Managed) -> None:
     await plain.pods(2)
-    lend = plain.database.checkout
+    pool = plain.database.warm_pool
     await plain.world.flush()
-    plain.database.checkout = _Away()  # type: ignore[assignment]  # stands for a Postgres that is away
+    plain.database.warm_pool = _Away()  # type: ignore[assignment]  # stands for a Postgres that is away
     await plain.pass_by(1)
     assert await plain.world.ask("call-1", is_alone=False) == Stale()
-    plain.database.checkout = lend
+    plain.database.warm_pool = pool
 
     await plain.pass_by(1)
 
@@ -164,8 +164,8 @@ async def test_an_unproven_proposal_without_a_row_is_freed_and_one_with_a_row_is
     await plain.pods(2)
     world = plain.world
     ids = [str(world.allocation_of(dial)) for dial in ("lost", "dial")]
-    kept = await router.keep(world.bus, world.keys, [(one, "acme") for one in ids])
-    assert isinstance(kept, router.Kept)
+    kept = await router.propose_slots(world.bus, world.keys, [(one, "acme") for one in ids])
+    assert isinstance(kept, router.SlotProposals)
     assert kept.proposals[1] is not None
     await world.keep("dial", kept.proposals[1].pod)
 
@@ -795,7 +795,7 @@ async def test_after_a_gap_in_receiving_heartbeats_silence_counts_anew(plain: Ma
     is_silent = "SELECT pod_is_silent(p) FROM pods AS p"
     async with plain.database.connection() as conn:
         assert await conn.fetchval(is_silent)
-        await pods_store.advance_hearing(conn)
+        await pods_store.mark_receiving(conn)
         assert not await conn.fetchval(is_silent)
 
 
@@ -931,7 +931,7 @@ async def _value(world: RouterWorld, key: str) -> object:
 
 
 class _Away:
-    def lend(self) -> "_Away":
+    def acquire(self) -> "_Away":
         raise OSError("no route to host")
 
     async def close(self) -> None: ...

@@ -8,7 +8,7 @@ from tests.support.router.world import RouterWorld
 from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.bus.router import BeatRule, BegunCall, Kept
+from trunkline.bus.router import BeatRule, BegunCall, SlotProposals
 from trunkline.bus.router_manager import LiveRow, TruePod
 
 SHARED = '{"basic": {"type": "shared", "target": 9, "max_concurrent": 3}}'
@@ -46,7 +46,7 @@ async def test_every_script_of_the_manager_runs(world: RouterWorld) -> None:
     await world.client.zincrby(world.keys.unproven, -9000, "a-9")
     assert (await term.unproven()).ids == ["a-9"]
     assert await term.prove([row], ["a-7"], ["a-6"], lease_ttl_s=60) == 0
-    assert await router.hearing(world.bus, world.keys, gap_max_s=15) == 0
+    assert await router.mark_receiving(world.bus, world.keys, gap_max_s=15) == 0
     assert await router.count_superseded(world.bus, world.keys, "agent-9") == 1
     total, silent = await router_manager.silent(world.bus, world.keys, ttl_s=90, gap_max_s=15)
     assert (total, silent) == (4, [])
@@ -61,8 +61,8 @@ async def test_every_script_of_the_manager_runs(world: RouterWorld) -> None:
 async def test_a_leaving_pod_takes_only_calls_reserved_before(world: RouterWorld) -> None:
     await world.begin('{"standard": {"target": 1}}')
     await world.term.put([pod_of_postgres("agent-0", "standard")], lease_ttl_s=60)
-    kept = await router.keep(world.bus, world.keys, [("a-1", "acme")])
-    assert isinstance(kept, Kept)
+    kept = await router.propose_slots(world.bus, world.keys, [("a-1", "acme")])
+    assert isinstance(kept, SlotProposals)
     row = LiveRow("a-1", "", "agent-0", "1", "9", "acme", "pool:standard", "0", "1")
 
     await world.term.put([pod_of_postgres("agent-0", "standard", row, leaving=True)], lease_ttl_s=60)

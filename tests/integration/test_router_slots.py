@@ -9,7 +9,7 @@ from tests.support.world import ALL_STANDARD
 from trunkline.bus import router, router_views
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.bus.router import BegunCall, Kept, NoPod, Proposal, Stale, WaitRule
+from trunkline.bus.router import BegunCall, NoPod, Proposal, SlotProposals, Stale, WaitRule
 
 HOLD = WaitRule(60_000, 7_000)
 TWO_TIERS = '{"gold": {"type": "exclusive", "target": 2}, "standard": {"type": "exclusive", "target": 2}}'
@@ -22,9 +22,9 @@ class Slots(RouterWorld):
         kept = await self.kept(*ids, merchant=merchant)
         return [proposal.pod if proposal else "-" for proposal in kept.proposals]
 
-    async def kept(self, *ids: str, merchant: str = "acme") -> Kept:
-        kept = await router.keep(self.bus, self.keys, [(one, merchant) for one in ids])
-        assert isinstance(kept, Kept)
+    async def kept(self, *ids: str, merchant: str = "acme") -> SlotProposals:
+        kept = await router.propose_slots(self.bus, self.keys, [(one, merchant) for one in ids])
+        assert isinstance(kept, SlotProposals)
         return kept
 
     async def begin_call(
@@ -334,7 +334,7 @@ async def test_a_lost_projection_is_stale_until_it_is_rebuilt(world: Slots) -> N
     await world.pods(1)
     await world.flush()
 
-    assert await router.keep(world.bus, world.keys, [("a", "acme")]) == Stale()
+    assert await router.propose_slots(world.bus, world.keys, [("a", "acme")]) == Stale()
     assert await router.free_slots(world.bus, world.keys) == Stale()
     assert await world.ask("call-1", is_alone=False) == Stale()
     assert await world.ask("call-1", is_alone=True) == NoPod(is_misconfigured=True)

@@ -23,7 +23,7 @@ from trunkline.router import allocator, routes
 from trunkline.router.allocator import Allocator
 from trunkline.router.pods import Pods
 from trunkline.store.keys import ApiKey
-from trunkline.telephony import account_check
+from trunkline.telephony import account_refresher
 from trunkline.telephony.retry_orders import ASK_AGAIN
 from trunkline.testing.clock import ManualClock
 
@@ -45,7 +45,7 @@ def test_the_engine_timeouts_end_before_a_document_is_due() -> None:
     # Valkey alone is asked once more where Postgres was silent.
     assert allocator.ENGINES_S + allocator.VALKEY_S < answers.CONNECT_S <= 0.9
     assert answers.CONNECT_S < webhook_routes.ANSWER_S <= DOCUMENT_S
-    assert account_check.WAIT_MAX_S + allocator.VALKEY_S < answers.CONNECT_S
+    assert account_refresher.WAIT_MAX_S + allocator.VALKEY_S < answers.CONNECT_S
     assert answers.CONNECT_S * answers.ADMIT_SHARE + allocator.VALKEY_S < answers.CONNECT_S
     deps = {field.name: field.default for field in fields(webhook_routes.WebhookDeps)}
     assert (deps["answer_s"], deps["connect_s"]) == (webhook_routes.ANSWER_S, answers.CONNECT_S)
@@ -53,7 +53,7 @@ def test_the_engine_timeouts_end_before_a_document_is_due() -> None:
 
 def test_the_routers_timeouts_add_up_to_less_than_two_seconds() -> None:
     assert allocator.ENGINES_S + allocator.VALKEY_S < routes.ALLOCATE_S
-    assert max(REFRESH_WAIT_S, account_check.WAIT_MAX_S) + routes.ALLOCATE_S <= routes.ANSWER_S < POD_S
+    assert max(REFRESH_WAIT_S, account_refresher.WAIT_MAX_S) + routes.ALLOCATE_S <= routes.ANSWER_S < POD_S
     assert ASK_WAIT_S + 2 * allocator.VALKEY_S < routes.ANSWER_S, "a key's first use leaves time for a pod"
     assert RouterSettings().timeout_s > POD_S, "the client hears what the router says"
 

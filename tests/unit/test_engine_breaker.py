@@ -29,19 +29,19 @@ def test_three_silent_answers_open_the_engine_breaker_for_a_second(clock: Clock)
     breaker = EngineBreaker()
     seen = []
     for _ in range(3):
-        breaker.silent()
+        breaker.timed_out()
         seen.append(opened(breaker))
     assert seen == [False, False, True]
     clock.now_s += OPEN_S
     assert not opened(breaker), "then it is asked again"
-    breaker.silent()
+    breaker.timed_out()
     assert opened(breaker), "and one more silence is enough"
 
 
 def test_an_answer_resets_the_engine_breaker(clock: Clock) -> None:
     breaker = EngineBreaker()
     for _ in range(5):
-        breaker.silent()
-        breaker.silent()
-        breaker.heard()
+        breaker.timed_out()
+        breaker.timed_out()
+        breaker.answered()
     assert not breaker.is_open

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trunkline.console.lead import story
 from trunkline.leads.timeline import in_order
-from trunkline.store.lead_timeline import Happening
+from trunkline.store.lead_timeline import TimelineEvent
 
 NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -18,19 +18,19 @@ LIFE = ("intended", "accepted", "ringing", "answered", "ended")
 
 def happening(
     what: str, seconds: float, attempt: UUID | None = None, source: str = "lead", clock: str = "ours"
-) -> Happening:
+) -> TimelineEvent:
     at = NOON + timedelta(seconds=seconds)
     ordinal = None if attempt is None else attempt.int
-    return Happening(at, clock, None, source, what, attempt, ordinal, None, None, {})
+    return TimelineEvent(at, clock, None, source, what, attempt, ordinal, None, None, {})
 
 
-def step(what: str, seconds: float, attempt: UUID = FIRST, clock: str = "ours") -> Happening:
+def step(what: str, seconds: float, attempt: UUID = FIRST, clock: str = "ours") -> TimelineEvent:
     source = "attempt" if what in ("intended", "accepted") else "carrier"
     return happening(what, seconds, attempt, source, clock)
 
 
-def told(happenings: list[Happening]) -> list[str]:
-    return [each.what for each in in_order(happenings)]
+def told(events: list[TimelineEvent]) -> list[str]:
+    return [each.what for each in in_order(events)]
 
 
 def test_the_timeline_puts_steps_by_the_carriers_clock_after_the_request() -> None:

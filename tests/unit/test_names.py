@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline import old_names
+from trunkline import client, old_names
 from trunkline.jobs.client import Jobs
 from trunkline.jobs.outbox import Outbox
 from trunkline.mailbox.inbox import Inbox
@@ -28,13 +28,15 @@ RETIRED = (
     "Witnesses", "FAR_LINES", "put_off", "take_up", "AdoptedCall", "SomeChannels", "line_of_call", "has_surfaced",
     "may_be_adopted", "Untold", "ask_again_after_s", "any_memory", "of_lead", "is_unkept",
     "face_of", "desk", "heard_first", "heard_again", "of_task", "of_handlers", "asked_to_stop", "on_doubt", "look_now",
+    "AccountLook", "KeptAgent", "KeptTag", "WebhookHearing", "advance_hearing", "PrecheckWalk", "FlowWalk", "Happening",
+    "look_at_all", "look_around", "Checkout", "Loan", "lend", "live_looks", "never_adopt",
     "StreamAsked", "DocumentAsked", "Elsewhere", "admit_stray", "pending_nudges",
 )  # fmt: skip
 RETIRED_FILES = {
     "crew", "held", "keeper", "surveyor", "poker", "pokes", "nudger", "nudges", "doorbell", "desk", "asking", "visits",
     "words", "frame", "people", "exchange", "origin", "doubt", "vault", "openings", "packs", "frozen", "witnesses",
     "witness", "asked", "returns", "precheck_rooms", "agent_face", "router_face",
-    "express", "hot_routes", "at_once",
+    "express", "hot_routes", "at_once", "account_check", "checkout", "live_looks", "precheck_walk", "users",
 }  # fmt: skip
 
 # The events that a source document names as they are. `tests/integration/test_jobs_worker.py` holds them.
@@ -42,8 +44,9 @@ SOURCE_EVENTS = {"job_claimed", "job_completed", "job_failed"}
 
 # A resource has its name at both ends: what the client hands out, and what the store reads.
 BOTH_ENDS = {
-    "Agent", "AgentRoom", "Allocation", "ApiError", "Attempt", "Campaign", "Happening", "Lead", "Merchant", "Number",
-    "Occurrence", "Outcome", "PodSuperseded", "Pool", "Release", "Reminder", "Reopened", "Reseller", "UploadReport",
+    "Agent", "AgentRoom", "Allocation", "ApiError", "Attempt", "Campaign", "Lead", "Merchant", "Number",
+    "Occurrence", "Outcome", "PodSuperseded", "Pool", "Release", "Reminder", "Reopened", "Reseller",
+    "TimelineEvent", "UploadReport",
 }  # fmt: skip
 # Results of handlers, the same idea in two packages that applications import; a protocol beside what fulfils it.
 PARALLEL = {"Abandonment", "Done", "Out", "Outgoing", "Page", "Principal", "Server"}
@@ -97,6 +100,13 @@ def test_a_renamed_method_works_under_its_old_name(cls: type[object]) -> None:
         with pytest.warns(DeprecationWarning, match=f"{cls.__name__}.{old} is called wake now"):
             getattr(spy, old)("a", "b")
         assert spy.woken == [("a", "b")]
+
+
+def test_a_renamed_class_of_the_client_works_under_its_old_name() -> None:
+    for old, new in old_names.CLASSES.items():
+        with pytest.warns(DeprecationWarning, match=f"{old} is called {new} now"):
+            assert getattr(client, old) is getattr(client, new)
+    assert not hasattr(client, "NeverThere")
 
 
 def test_a_renamed_log_event_names_the_old_one() -> None:

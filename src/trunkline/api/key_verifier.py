@@ -32,7 +32,7 @@ Lookup = Callable[[bytes], Awaitable[ApiKey | None]]
 
 
 @dataclass(slots=True)
-class _Answer:
+class _KnownKey:
     key: ApiKey
     principal: Principal
     checked_at_s: float
@@ -45,7 +45,7 @@ class KeyVerifier:
         self._clock = clock
         self._fresh_s = fresh_s
         self._stale_s = stale_s
-        self._known: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._known: OrderedDict[bytes, _KnownKey] = OrderedDict()
         self._unknown: OrderedDict[bytes, float] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[ApiKey | None]] = {}
 
@@ -92,7 +92,7 @@ class KeyVerifier:
         checked_at_s = self._unknown.get(digest)
         return checked_at_s is not None and now_s - checked_at_s < self._fresh_s
 
-    async def _refresh(self, digest: bytes, answer: _Answer) -> ApiKey | None:
+    async def _refresh(self, digest: bytes, answer: _KnownKey) -> ApiKey | None:
         """Query, but use the cached entry if the database does not answer."""
         task = self._query(digest)
         await asyncio.wait({task}, timeout=REFRESH_WAIT_S)
@@ -126,7 +126,7 @@ class KeyVerifier:
             _remember(self._unknown, digest, now_s, UNKNOWN_MAX)
         else:
             self._unknown.pop(digest, None)
-            _remember(self._known, digest, _Answer(key, Principal.of(key), now_s), KNOWN_MAX)
+            _remember(self._known, digest, _KnownKey(key, Principal.of(key), now_s), KNOWN_MAX)
         return key
 
     def _answered(self, digest: bytes, task: "asyncio.Task[ApiKey | None]") -> None:

@@ -33,7 +33,7 @@ class RequestContext:
             return
         request_id = request_id_of(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        answer = _Answer(send, request_id)
+        answer = _TracedResponse(send, request_id)
         started_s = time.perf_counter()
         with bind(request_id=request_id):
             try:
@@ -41,7 +41,7 @@ class RequestContext:
             finally:
                 measure(scope, answer.status, time.perf_counter() - started_s)
 
-    async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+    async def _answer(self, scope: Scope, receive: Receive, answer: "_TracedResponse") -> None:
         try:
             await self.app(scope, receive, answer)
         except ClientDisconnect:
@@ -54,7 +54,7 @@ class RequestContext:
             await errors.respond(error, answer.request_id)(scope, receive, answer)
 
 
-class _Answer:
+class _TracedResponse:
     """Sends the application's response with the request's id in its headers."""
 
     def __init__(self, send: Send, request_id: str):

@@ -25,7 +25,7 @@ from trunkline.router.requests import BadRequest
 from trunkline.router.routes import asked_at_s, time_left_s
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telemetry.outages import Outage
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import (
     DEFAULT_ACCOUNT,
@@ -93,7 +93,7 @@ class CarrierApi:
         keys: CallbackKeys,
         view: PublicView,
         fallback: AnswerFallback,
-        look: AccountLook | None = None,
+        refresher: AccountRefresher | None = None,
         hold_max_s: float = 0.0,
     ):
         self._allocator = allocator
@@ -101,7 +101,7 @@ class CarrierApi:
         self._outage = Outage("router.unavailable", what="document")
         self._keys = keys
         self._view = view
-        self._look = look
+        self._refresher = refresher
         self._fallback = fallback
         self._hold_max_s = hold_max_s
 
@@ -163,8 +163,8 @@ class CarrierApi:
             WebhookRequest(request.method, url, headers, body, tag) for url in self._view.urls(request.scope)
         ]
         believed = self._believed(tag, sent)
-        if isinstance(believed, Forged) and self._look is not None:
-            await self._look.again()
+        if isinstance(believed, Forged) and self._refresher is not None:
+            await self._refresher.again()
             believed = self._believed(tag, sent)
         if isinstance(believed, Forged):
             return _forged(name, believed.status)

@@ -35,7 +35,7 @@ from trunkline.dispatch.live_calls import LiveCalls
 from trunkline.dispatch.loader import schedule_best_effort
 from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.precheck_walk import PrecheckWalk
+from trunkline.dispatch.precheck_scanner import PrecheckScanner
 from trunkline.dispatch.prechecks import Prechecks
 from trunkline.dispatch.rollout import Rollout
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
@@ -81,7 +81,7 @@ from trunkline.settings import Settings
 from trunkline.store.agents import SlotRule
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.accounts import AccountService, AccountsRefresh
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import AnswerFallback
@@ -147,7 +147,7 @@ class Ingress:
             settings.carrier.request_timeout_s,
         )
         self.accounts_refresh = AccountsRefresh(self.accounts)
-        self.look = AccountLook(self.accounts.refresh)
+        self.refresher = AccountRefresher(self.accounts.refresh)
         self.inbox = Inbox(runtime.appends_database, runtime.bus)
         self.late_events = LateEvents(self.inbox.append_all)
 
@@ -285,7 +285,7 @@ class Dispatch:
             unreachable=self.cooldowns.unreachable,
         )
         prechecks = Prechecks(database, self.to_tenants, rules)
-        self.precheck_walk = PrecheckWalk(database, bus, control.controls, policies, prechecks)
+        self.precheck_scanner = PrecheckScanner(database, bus, control.controls, policies, prechecks)
         sender = Sender(
             runtime.clock,
             ingress.carriers,
@@ -294,7 +294,7 @@ class Dispatch:
             _sender_limits(settings),
             killed=control.controls.killed,
             unwanted=partial(is_cancelled, database),
-            look=ingress.look,
+            refresher=ingress.refresher,
             unreachable=self.cooldowns.unreachable,
         )
         self.dialer = Dialer(

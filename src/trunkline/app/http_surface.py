@@ -33,7 +33,7 @@ from trunkline.dispatch.inbound import Inbound
 from trunkline.dispatch.why import DispatchView
 from trunkline.store.migrate import require_schema
 from trunkline.telemetry import metrics
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.carrier_registry import CARRIERS
 
 
@@ -116,14 +116,14 @@ class HttpSurface:
         agents = AgentApi(store, router.call_keys, post_call.enrichment)
         # Unauthenticated requests can trigger it, so it has its own, slower reading, which does not delay the
         # webhooks'.
-        look = AccountLook(ingress.accounts.refresh, interval_s=1.0)
+        refresher = AccountRefresher(ingress.accounts.refresh, interval_s=1.0)
         carriers = CarrierApi(
             router.allocator,
             ingress.carriers,
             keys,
             self._view,
             self._runtime.answer_fallback,
-            look,
+            refresher,
             self._runtime.settings.router.hold_max_s,
         )
         merchants = MerchantApi(
@@ -148,8 +148,8 @@ class HttpSurface:
                 Inbound(runtime.database, runtime.bus, runtime.settings.identity),
                 find_stream=self._router.streams.find,
                 late_events=ingress.late_events,
-                look=ingress.look,
-                adopt=partial(late_facts.reattach, runtime.database),
+                refresher=ingress.refresher,
+                reattach=partial(late_facts.reattach, runtime.database),
                 fallback=runtime.answer_fallback,
                 hold_max_s=runtime.settings.router.hold_max_s,
             )

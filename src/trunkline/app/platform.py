@@ -38,7 +38,7 @@ from trunkline.control.guardian import Heartbeat
 from trunkline.dispatch.carrier_costs import CarrierCosts
 from trunkline.dispatch.hang_ups import HangUps
 from trunkline.dispatch.lapsed_leads import LapsedLeads
-from trunkline.dispatch.live_calls import WebhookHearing
+from trunkline.dispatch.live_calls import WebhookReception
 from trunkline.dispatch.loader import Loader, Refiller
 from trunkline.dispatch.rebuilder import Rebuilder
 from trunkline.jobs.platform.retention import FileRetention
@@ -176,7 +176,7 @@ class Platform:
         assert settings.redis.url, "given, or filled in by the embedded engines"
         async with AsyncExitStack() as stack:
             pools = await ConnectionPools.open(settings, stack)
-            metrics.watch_pool(pools.common.checkout)
+            metrics.watch_pool(pools.common.warm_pool)
             bus = bus_connection.connect(
                 settings.redis.url,
                 Keys(settings.domain),
@@ -286,7 +286,7 @@ class Platform:
                 [control.refresh, control.presence, control.notifier, ingress.accounts_refresh],
             ),
             ANSWERS_CALLS: Loops([router.notes, router.addresses]),
-            "api": Loops([WebhookHearing(database)]),
+            "api": Loops([WebhookReception(database)]),
             "dispatcher": Loops([dispatch.dialer]),
             "mailbox": Loops([self.post_call.call_worker]),
             "jobs": Loops(
@@ -324,7 +324,7 @@ class Platform:
                         tombstone_s=router.slot_releaser.tombstone_s,
                     ),
                     # Leads: pre-checks ahead of their due time, creation, follow-up, end.
-                    dispatch.precheck_walk,
+                    dispatch.precheck_scanner,
                     maintenance.reminders,
                     ReminderFollower(database),
                     LapsedLeads(database),
@@ -356,7 +356,7 @@ class Platform:
         await asyncio.gather(*self._tasks)
         await self.maintenance.checker.drain()
         await self.maintenance.live_calls.drain()
-        await self.dispatch.precheck_walk.drain()
+        await self.dispatch.precheck_scanner.drain()
         await self.maintenance.leadership.resign()
         await self.router.close()
         await self.control.presence.leave()

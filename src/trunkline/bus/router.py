@@ -12,14 +12,14 @@ from trunkline.bus.server import SERVER_RUN_ID
 from trunkline.value import Value
 
 _ALLOCATE = script("router_allocate")
-_KEEP = script("router_keep")
+_PROPOSE_SLOTS = script("router_keep")
 _FREE_SLOTS = script("router_free_slots")
 _BEGIN = script("router_begin")
 _FREE = script("router_free")
 _OCCUPY = script("router_occupy")
 _RELEASE = script("router_release")
 _HEARTBEAT = script("router_heartbeat")
-_HEARING = script("router_hearing")
+_RECEIVING = script("router_hearing")
 _SUPERSEDED = script("router_superseded")
 LEASE_TTL_S = 24 * 3600
 # Allocations that one script ends: about 15 µs each.
@@ -71,7 +71,7 @@ class Proposal(Value, frozen=True):
     base_url: str
 
 
-class Kept(Value, frozen=True):
+class SlotProposals(Value, frozen=True):
     """For each dial its proposal, or None. `free`: by searched tier, the slots that dials may still reserve."""
 
     proposals: tuple[Proposal | None, ...]
@@ -230,14 +230,16 @@ async def allocate(
     )
 
 
-async def keep(bus: Runner, keys: RouterKeys, wants: Sequence[tuple[str, str]]) -> Kept | Stale:
+async def propose_slots(
+    bus: Runner, keys: RouterKeys, wants: Sequence[tuple[str, str]]
+) -> SlotProposals | Stale:
     """Propose a slot for each of these dials (allocation id, merchant id), in one script. The leader takes back a
     proposal without a row in Postgres after 5 s."""
-    how, *rest = await run(bus, keys, _KEEP, *(part for want in wants for part in want))
+    how, *rest = await run(bus, keys, _PROPOSE_SLOTS, *(part for want in wants for part in want))
     if how == "stale":
         return Stale()
     *kept, free = rest
-    return Kept(tuple(_proposal(*row) if row else None for row in kept), _counts(free))
+    return SlotProposals(tuple(_proposal(*row) if row else None for row in kept), _counts(free))
 
 
 async def free_slots(bus: Runner, keys: RouterKeys) -> Mapping[str, int] | Stale:
@@ -349,9 +351,9 @@ async def heartbeat(
     )
 
 
-async def hearing(bus: Runner, keys: RouterKeys, *, gap_max_s: float) -> float:
+async def mark_receiving(bus: Runner, keys: RouterKeys, *, gap_max_s: float) -> float:
     """Mark that this process receives heartbeats. Returns for how long they were received without a gap, in s."""
-    (heard_ms,) = await run(bus, keys, _HEARING, round(gap_max_s * 1000))
+    (heard_ms,) = await run(bus, keys, _RECEIVING, round(gap_max_s * 1000))
     return int(heard_ms) / 1000
 
 

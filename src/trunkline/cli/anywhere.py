@@ -41,7 +41,7 @@ class OptionsAnywhere(TyperGroup):
 
     def __init__(self, **given: Any):
         super().__init__(**given)
-        self.params += [_option(name, _keep) for name in _NAMES]
+        self.params += [_option(name, _remember_option) for name in _NAMES]
         for command in self.commands.values():
             _extend(command, is_remote=False)
 
@@ -68,7 +68,7 @@ def _option(name: str, choose: Choose) -> TyperOption:
     return option
 
 
-def _keep(ctx: Any, option: Any, value: Any) -> Any:
+def _remember_option(ctx: Any, option: Any, value: Any) -> Any:
     """Given before the first word: store it for the command that follows."""
     if _is_said(ctx, option):
         ctx.meta.setdefault(_META, {})[option.name] = value

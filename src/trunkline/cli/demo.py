@@ -61,7 +61,7 @@ async def run_demo(settings: Settings, plan: DemoPlan, stop: asyncio.Event) -> b
                 f"To sign in again, `trunkline console` prints a new link; the key is in {settings.data_dir}/admin.key."
             )
             await stop.wait()
-        return finished and verdict.kept
+        return finished and verdict.is_clean
 
 
 class Demo:

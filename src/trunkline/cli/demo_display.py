@@ -79,7 +79,7 @@ class DemoVerdict:
     took_s: float
 
     @property
-    def kept(self) -> bool:
+    def is_clean(self) -> bool:
         return self.finished == self.leads and not (
             self.double_dials or self.numbers_over or self.pods_shared or self.without_agent
         )

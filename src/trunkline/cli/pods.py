@@ -30,13 +30,13 @@ app.command()(router.undrain)
 def find(ctx: Context, call: Annotated[str, typer.Argument(help="The carrier's id of a call.")]) -> None:
     """Which pod has this call. Ends with 1 if none has."""
     remote: Remote = ctx.obj
-    allocation = remote.ask(lambda api: _look_for(api, call))
+    allocation = remote.ask(lambda api: _find(api, call))
     if allocation is None:
         raise ControlCommandError(f"No pod has the call {call} now.")
     remote.show(allocation, _CALL)
 
 
-async def _look_for(api: Transport, call: str) -> dict[str, Any] | None:
+async def _find(api: Transport, call: str) -> dict[str, Any] | None:
     cursor: str | None = "0"
     while cursor is not None:
         page = await api.get(f"{ROOT}/allocations", {"limit": PAGE, "cursor": cursor})

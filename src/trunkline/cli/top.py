@@ -48,13 +48,13 @@ def top(
     connect(ctx, url, key, as_json)
     remote: Remote = ctx.obj
     if once:
-        seen = remote.ask(look)
+        seen = remote.ask(fetch)
         print(json.dumps(seen)) if as_json else out.print(view(seen))
         return
     asyncio.run(_watch(remote, every_s))
 
 
-async def look(api: Transport) -> dict[str, Any]:
+async def fetch(api: Transport) -> dict[str, Any]:
     overview = await api.get(f"{ROOT}/overview")
     alarms = await api.get(f"{ROOT}/alarms", {"limit": 10})
     stops = await api.get(f"{ROOT}/controls", {"limit": 10})
@@ -78,13 +78,13 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 async def _watch(remote: Remote, every_s: float) -> None:
-    """Retries while the platform cannot be reached: an outage is when operators look at it."""
+    """Retries while the platform cannot be reached: an outage is when operators fetch at it."""
     transport = Transport(remote.url, remote.key, every_s + 5)
     try:
         with Live(console=out, screen=not remote.as_json and out.is_terminal, auto_refresh=False) as display:
             while True:
                 try:
-                    seen = await look(transport)
+                    seen = await fetch(transport)
                     print(json.dumps(seen)) if remote.as_json else display.update(view(seen), refresh=True)
                 except Unreachable as error:
                     display.update(Text(f"{error} Looking again.", style="red"), refresh=True)

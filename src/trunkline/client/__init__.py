@@ -4,6 +4,9 @@ async with TrunklineClient("https://calls.example.com", api_key) as trunkline:
     lead = await trunkline.create_lead(phone="+14155550123", merchant_id="acme-store")
 """
 
+import sys
+from typing import Any
+
 from trunkline.client.client import TrunklineClient
 from trunkline.client.errors import ApiError, FieldError, Unreachable
 from trunkline.client.models import (
@@ -12,7 +15,6 @@ from trunkline.client.models import (
     Campaign,
     CampaignProgress,
     Decision,
-    Happening,
     Health,
     Lead,
     LeadWithAttempts,
@@ -25,6 +27,7 @@ from trunkline.client.models import (
     Reopened,
     Reseller,
     RowProblem,
+    TimelineEvent,
     UploadReport,
 )
 from trunkline.client.rollout import RolloutFlags
@@ -45,7 +48,6 @@ __all__ = [
     "Decision",
     "Fallback",
     "FieldError",
-    "Happening",
     "Health",
     "Lead",
     "LeadWithAttempts",
@@ -64,8 +66,15 @@ __all__ = [
     "RowProblem",
     "SmartRouterClient",
     "SyncSmartRouterClient",
+    "TimelineEvent",
     "TrunklineClient",
     "UnisolatedCalls",
     "Unreachable",
     "UploadReport",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from trunkline import old_names  # only for an old name: the client loads nothing else of the package
+
+    return old_names.renamed_class(sys.modules[__name__], name)

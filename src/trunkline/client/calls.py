@@ -26,7 +26,7 @@ class Calls:
     async def _change(self, shape: type[T], what: str, key: object, changes: dict[str, Any]) -> T:
         return decoded(shape, await self._transport.patch(path(what, key), changes))
 
-    async def _walk(self, shape: type[T], what: str, page_size: int, **filters: Any) -> AsyncIterator[T]:
+    async def _list_all(self, shape: type[T], what: str, page_size: int, **filters: Any) -> AsyncIterator[T]:
         """Every object of a list, page by page."""
         cursor: str | None = None
         while True:

@@ -46,7 +46,7 @@ class CampaignCalls(Calls):
         return await self._get(Campaign, "campaigns", campaign_id)
 
     async def list_campaigns(self, *, status: str | None = None) -> AsyncIterator[Campaign]:
-        async for campaign in self._walk(Campaign, "campaigns", PAGE_SIZE_MAX, status=status):
+        async for campaign in self._list_all(Campaign, "campaigns", PAGE_SIZE_MAX, status=status):
             yield campaign
 
     async def upload_campaign(
@@ -129,7 +129,7 @@ class ReminderCalls(Calls):
     async def list_occurrences(self, reminder_id: UUID | str) -> AsyncIterator[Occurrence]:
         """Its occurrences, newest first."""
         what = f"reminders/{reminder_id}/occurrences"
-        async for occurrence in self._walk(Occurrence, what, PAGE_SIZE_MAX):
+        async for occurrence in self._list_all(Occurrence, what, PAGE_SIZE_MAX):
             yield occurrence
 
     async def ring_next(self, reminder_id: UUID | str) -> Reminder:

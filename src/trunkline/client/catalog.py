@@ -69,7 +69,7 @@ class CatalogCalls(Calls):
         return await self._get(Merchant, "merchants", merchant_id)
 
     async def list_merchants(self, *, reseller_id: str | None = None) -> AsyncIterator[Merchant]:
-        async for merchant in self._walk(Merchant, "merchants", PAGE_SIZE_MAX, reseller_id=reseller_id):
+        async for merchant in self._list_all(Merchant, "merchants", PAGE_SIZE_MAX, reseller_id=reseller_id):
             yield merchant
 
     async def update_merchant(self, merchant_id: str, **changes: Unpack[MerchantChanges]) -> Merchant:
@@ -107,7 +107,7 @@ class CatalogCalls(Calls):
         return await self._get(Pool, "pools", pool_id)
 
     async def list_pools(self) -> AsyncIterator[Pool]:
-        async for pool in self._walk(Pool, "pools", PAGE_SIZE_MAX):
+        async for pool in self._list_all(Pool, "pools", PAGE_SIZE_MAX):
             yield pool
 
     async def update_pool(self, pool_id: str, **changes: Unpack[PoolChanges]) -> Pool:
@@ -143,7 +143,7 @@ class CatalogCalls(Calls):
         return await self._get(Number, "numbers", number_id)
 
     async def list_numbers(self, *, pool: str | None = None) -> AsyncIterator[Number]:
-        async for number in self._walk(Number, "numbers", PAGE_SIZE_MAX, pool=pool):
+        async for number in self._list_all(Number, "numbers", PAGE_SIZE_MAX, pool=pool):
             yield number
 
     async def update_number(self, number_id: UUID | str, **changes: Unpack[NumberChanges]) -> Number:

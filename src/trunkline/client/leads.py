@@ -117,7 +117,7 @@ class LeadCalls(Calls):
             phone=phone,
             request_id=request_id,
         )
-        async for lead in self._walk(Lead, "leads", page_size, **filters):
+        async for lead in self._list_all(Lead, "leads", page_size, **filters):
             yield lead
 
     async def update_lead(self, lead_id: UUID | str, **changes: Unpack[LeadChanges]) -> Lead:

@@ -175,7 +175,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TimelineEvent:
     """A timeline event of a lead. `source`: lead, attempt, carrier, agent, audit, decision, job or webhook. `at` is by
     the platform's clock, unless `clock` is `carrier`; `carrier_at` is by the carrier's."""
 
@@ -196,7 +196,7 @@ class LeadWithAttempts(Lead):
 
     attempts: list[Attempt]
     decisions: list[Decision]
-    timeline: list[Happening]
+    timeline: list[TimelineEvent]
     # Enrichments of its calls: item_id, attempt_id, status, recording_ref, recording_url, transcript, data, …
     enrichments: list[dict[str, Any]] | None = field(default=None, repr=False)
 

@@ -70,7 +70,7 @@ Route = PodAllocation | Fallback | Busy | CallEnded
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _RouterReply:
     status: int
     body: dict[str, Any]
 
@@ -207,7 +207,7 @@ class SmartRouterClient:
 
     async def _ask(
         self, method: str, path: str, body: dict[str, Any] | None = None, tries: int = 1
-    ) -> _Answer | None:
+    ) -> _RouterReply | None:
         """None if there was no response, or the circuit is open. Only for idempotent requests."""
         for number in range(tries):
             if not self.breaker.allows():
@@ -242,7 +242,7 @@ class SmartRouterClient:
                 await asyncio.sleep(random.uniform(0, PAUSE_FIRST_S * 2**number))  # noqa: S311
         return None
 
-    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
+    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> _RouterReply:
         if self._session is None:
             headers = {"Authorization": f"Bearer {self.settings.api_key}"} if self.settings.api_key else {}
             self._session = ClientSession(
@@ -252,7 +252,7 @@ class SmartRouterClient:
         # A redirect would carry the key to another host.
         async with self._session.request(method, url, json=body, allow_redirects=False) as response:
             content = await response.json(content_type=None)
-            return _Answer(response.status, content if isinstance(content, dict) else {})
+            return _RouterReply(response.status, content if isinstance(content, dict) else {})
 
 
 def _allocation(body: dict[str, Any]) -> PodAllocation | None:

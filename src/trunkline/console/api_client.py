@@ -64,7 +64,7 @@ class ApiClient:
         self, method: str, path: str, receive: Receive, content_type: str, *, query: Query | None = None
     ) -> Any:
         """With a body that may still be arriving. The decoded response, or `ApiRefused`."""
-        answer = _Answer()
+        answer = _ApiReply()
         scope = self._scope(method, f"{API_ROOT}{path}", query, content_type)
         await self._api(scope, receive, answer.take)
         return answer.read()
@@ -117,7 +117,7 @@ def _whole(body: bytes) -> Callable[[], Awaitable[Message]]:
     return receive
 
 
-class _Answer:
+class _ApiReply:
     def __init__(self) -> None:
         self._status = 0
         self._body = bytearray()

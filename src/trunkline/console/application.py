@@ -12,10 +12,10 @@ from starlette.routing import Route
 from trunkline.api.deps import Api
 from trunkline.console.api_client import ApiRefused
 from trunkline.console.health import EngineHealth
-from trunkline.console.layout import look_around
+from trunkline.console.layout import read_layout
 from trunkline.console.page_request import ROOT, Action, Download, Page, PageRequest, Shown, Upload, back
 from trunkline.console.refill import Typed
-from trunkline.console.rendering import Renderer, keep, say
+from trunkline.console.rendering import Renderer, say, set_refill
 from trunkline.console.session_auth import SessionAuth, comes_from_here, read_form, to_sign_in
 from trunkline.console.sessions import Seals
 from trunkline.console.sign_in import SignIn
@@ -79,7 +79,7 @@ class Console:
                 return to_sign_in(request)
             if "text/event-stream" in request.headers.get("accept", ""):
                 return self._streams.answer(lambda: self._live(visit, page))
-            frame = await look_around(visit, self._health, self._auth.now)
+            frame = await read_layout(visit, self._health, self._auth.now)
             return self._renderer.page(visit, await self._shown(visit, page), frame)
 
         return show
@@ -87,7 +87,7 @@ class Console:
     async def _live(self, visit: PageRequest, page: Page) -> str | None:
         if await self._auth.who(visit.session) is None:
             return None
-        frame = await look_around(visit, self._health, self._auth.now)
+        frame = await read_layout(visit, self._health, self._auth.now)
         return self._renderer.fragment(visit, await self._shown(visit, page), frame)
 
     async def _shown(self, visit: PageRequest, page: Page) -> Shown:
@@ -138,12 +138,12 @@ class Console:
         except ApiRefused as refused:
             response = RedirectResponse(back(visit, ""), 303)
             say(response, refused.sentence, "error")
-            keep(response, typed)
+            set_refill(response, typed)
             return response
         response = RedirectResponse(done.to, 303)
         say(response, done.sentence, "done")
         if done.keeps_form:
-            keep(response, typed)
+            set_refill(response, typed)
         return response
 
     def _is_genuine(self, visit: PageRequest, form: dict[str, Any]) -> bool:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from trunkline.console import users
 from trunkline.console.api_client import ApiRefused, segment
+from trunkline.console.audit import key_names
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, back
 
 SCOPES = ("kill_switch", "promoter", "reseller", "merchant", "campaign", "number", "carrier")
@@ -23,7 +23,7 @@ async def show(visit: PageRequest) -> Shown:
             "flags": flags["items"],
             "alarms": alarms["items"],
             "scopes": SCOPES if visit.who.tenant.is_platform else SCOPES[2:],
-            "names": await users.names(visit),
+            "names": await key_names(visit),
             "merchants": merchants["items"],
             "wanted": {name: visit.given(name) for name in ("scope", "subject")},
             "may_act": visit.may(),

@@ -27,7 +27,7 @@ class EngineHealth:
         self._seen_at_s = float("-inf")
         self._lock = asyncio.Lock()
 
-    async def look(self) -> Sequence[Engine]:
+    async def check(self) -> Sequence[Engine]:
         async with self._lock:
             if self._clock.monotonic_s() - self._seen_at_s >= FRESH_S:
                 self._seen = await self._ask()
@@ -35,7 +35,7 @@ class EngineHealth:
         return self._seen
 
     async def is_well(self, name: str) -> bool:
-        return all(engine.is_well for engine in await self.look() if engine.name == name)
+        return all(engine.is_well for engine in await self.check() if engine.name == name)
 
     async def _ask(self) -> Sequence[Engine]:
         answers = await asyncio.gather(

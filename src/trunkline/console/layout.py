@@ -35,8 +35,8 @@ class Layout:
         return self.kill_switch is not None and self.kill_switch["state"] == "stopped"
 
 
-async def look_around(visit: PageRequest, health: EngineHealth, now: datetime) -> Layout:
-    engines = await health.look()
+async def read_layout(visit: PageRequest, health: EngineHealth, now: datetime) -> Layout:
+    engines = await health.check()
     if not await health.is_well("postgres"):
         return Layout(now, engines, None, ())
     try:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from trunkline.console import labels, users
+from trunkline.console import labels
 from trunkline.console.api_client import segment
+from trunkline.console.audit import key_names
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back
 
 # Fields that have their own place on the page; the others are in the table.
@@ -25,7 +26,7 @@ async def show(visit: PageRequest) -> Shown:
             "story": story(lead),
             "learnt": list(learnt(lead)),
             "facts": dict(facts(lead)),
-            "names": await users.names(visit),
+            "names": await key_names(visit),
             "order_id": str(uuid4()),
             "may_act": visit.may("leads"),
             "may_stop": visit.may(),

@@ -121,7 +121,7 @@ def say(response: Response, sentence: str, kind: str) -> None:
     )
 
 
-def keep(response: Response, typed: Typed) -> None:
+def set_refill(response: Response, typed: Typed) -> None:
     """Refill the form on the next page."""
     if text := refill.packed(typed):
         response.set_cookie(TYPED, text, max_age=SAID_S, path=ROOT, httponly=True, samesite="strict")

@@ -17,7 +17,7 @@ STREAMS_MAX = 100
 RETRY_MS = 3000
 
 # Renders the live part of a page; None: the session has ended.
-Look = Callable[[], Awaitable[str | None]]
+Render = Callable[[], Awaitable[str | None]]
 
 
 class Streams:
@@ -29,18 +29,18 @@ class Streams:
         """The process stops: end all streams."""
         self._closing.set()
 
-    def answer(self, look: Look) -> Response:
+    def answer(self, render: Render) -> Response:
         if self._open >= STREAMS_MAX or self._closing.is_set():
             return PlainTextResponse("Too many live pages are open.", 503, headers={"Retry-After": "30"})
-        return StreamingResponse(self._events(look), media_type="text/event-stream", headers=HEADERS)
+        return StreamingResponse(self._events(render), media_type="text/event-stream", headers=HEADERS)
 
-    async def _events(self, look: Look) -> AsyncIterator[str]:
+    async def _events(self, render: Render) -> AsyncIterator[str]:
         self._open += 1
         try:
             yield f"retry: {RETRY_MS}\n\n"
             last = ""
             while not self._closing.is_set():
-                html = await look()
+                html = await render()
                 if html is None:
                     yield "event: ended\ndata: signed out\n\n"
                     return

@@ -44,8 +44,8 @@ class Guardian:
         """The last accepted mark of the database; None before the first."""
         return self._own
 
-    async def look(self) -> Poll | None:
-        """Postgres' reply, if its continuity holds; None: look again.
+    async def poll(self) -> Poll | None:
+        """Postgres' reply, if its continuity holds; None: poll again.
 
         The witnesses are read before Postgres. The other way round, a beat in between would look like a loss.
         """

@@ -58,7 +58,7 @@ class ControlRefresh(Loop):
         await super().pause(min(seconds, self.interval_s))
 
     async def _poll(self) -> int:
-        poll = await self._guardian.look()
+        poll = await self._guardian.poll()
         if poll is None:
             self._controls.close(WAITING)
             return 0

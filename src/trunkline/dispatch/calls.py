@@ -140,7 +140,7 @@ async def _store_recordings(tx: Connection, batch: Batch, locked: Mapping[UUID, 
     refs = recordings.found_in(batch, list(locked))
     if not refs:
         return []
-    stored = await apart(tx, call_reports.keep_recordings(tx, refs))
+    stored = await apart(tx, call_reports.add_recordings(tx, refs))
     if isinstance(stored, Exception):
         log.error("call.recordings_not_kept", calls=len(refs), error=type(stored).__name__)
         return []

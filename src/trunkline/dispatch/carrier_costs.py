@@ -46,7 +46,7 @@ class CarrierCosts(Loop):
                 break
             costs = {call.call_id: (call.cost.micros, call.cost.currency) for call in page if call.cost}
             async with self._database.connection() as conn:
-                kept += await carrier_costs.keep(conn, reading.carrier, costs)
+                kept += await carrier_costs.record(conn, reading.carrier, costs)
         async with self._database.connection() as conn:
             await carrier_costs.done(conn, reading, is_complete=is_complete)
         return kept

@@ -32,7 +32,7 @@ from trunkline.loops.base import Loop
 from trunkline.mailbox.inbox import Inbox
 from trunkline.model import Finish, LeadDecision, Outcome
 from trunkline.states import AttemptState
-from trunkline.store import attempts, cooldowns, live_looks
+from trunkline.store import attempts, cooldowns, live_calls
 from trunkline.store.attempts import AttemptCheck
 from trunkline.store.database import Database
 from trunkline.telemetry import bind, get_logger, metrics
@@ -207,7 +207,7 @@ class Checker(Loop):
         if call.state == "ended" and check.state is not AttemptState.IN_DOUBT:
             # Where one webhook was lost, others probably were.
             async with self._database.connection() as conn:
-                await live_looks.check_soon(conn, check.carrier, check.account)
+                await live_calls.check_soon(conn, check.carrier, check.account)
         await queried_calls.append(self._inbox, check.id, call, self._clock.now())
 
     async def _write_off(self, check: AttemptCheck, state: AttemptState, reason: str) -> None:

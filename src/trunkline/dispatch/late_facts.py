@@ -77,7 +77,7 @@ async def reattach(database: Database, attempt_id: UUID, call_id: str) -> bool:
         except attempts.TAKEN:
             return False
         await _hold_again(tx, attempt_id)
-        log.error("call.surfaced_late", attempt_id=str(attempt_id), state=facts.state.value)
+        log.error("call.reappeared_late", attempt_id=str(attempt_id), state=facts.state.value)
         await report(tx, {attempt_id: "adopted"})
     return True
 
@@ -94,7 +94,7 @@ async def follow(
     late = [each for each in applied if locked[each].facts.state in GIVEN_UP]
     for attempt_id in late:
         state = applied[attempt_id].state
-        log.error("call.surfaced_late", attempt_id=str(attempt_id), state=state.value)
+        log.error("call.reappeared_late", attempt_id=str(attempt_id), state=state.value)
         if state in LIVE:
             await _hold_again(tx, attempt_id)
         elif state in GIVEN_UP:

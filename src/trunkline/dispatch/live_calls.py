@@ -3,7 +3,7 @@
 Every 30 s the loop reads each account's list of live calls, by pages, and looks up a call that the list lacks by its
 id, because absence from a list proves nothing. Requests per account are bounded, so that they take nothing from
 dialling: calls that do not fit come first at the next turn. The loop reads every account at once after a time in which
-no webhook could be received (`WebhookHearing`), and one account when a check finds an unreported end, or when calls
+no webhook could be received (`WebhookReception`), and one account when a check finds an unreported end, or when calls
 that should ring have no events.
 
 Beside it the checker checks single attempts: those in doubt, and those that this loop did not reach.
@@ -17,9 +17,9 @@ from trunkline.clock import Clock
 from trunkline.dispatch import queried_calls
 from trunkline.loops.base import Loop
 from trunkline.mailbox.inbox import Inbox
-from trunkline.store import live_looks
+from trunkline.store import live_calls
 from trunkline.store.database import Database
-from trunkline.store.live_looks import LiveCall
+from trunkline.store.live_calls import LiveCall
 from trunkline.telemetry import bind, get_logger, metrics
 from trunkline.telephony.carrier import (
     CallView,
@@ -77,10 +77,10 @@ class LiveCalls(Loop):
     async def run_once(self) -> int:
         """Returns how many accounts were due."""
         async with self._database.connection() as conn:
-            accounts = await live_looks.claim(
+            accounts = await live_calls.claim(
                 conn, lease_s=LEASE_S, every_s=self._every_s, silent_while_ringing=SILENT_WHILE_RINGING
             )
-            ages_s = await live_looks.oldest(conn)
+            ages_s = await live_calls.oldest(conn)
         metrics.set_exactly(metrics.OLDEST_LOOK_SECONDS, ages_s)
         for account in accounts:
             self._running.add(asyncio.create_task(self._read_account(account), name="live_calls.account"))
@@ -97,7 +97,7 @@ class LiveCalls(Loop):
 
     async def _read_account(self, account: AccountName) -> None:
         async with self._database.connection() as conn:
-            calls = await live_looks.calls(conn, *account)
+            calls = await live_calls.calls(conn, *account)
         try:
             carrier = self._carriers.get(*account)
         except CarrierConfigError:
@@ -109,8 +109,8 @@ class LiveCalls(Loop):
             seen[call] = view
         under_way = {call.id: view.state in ("ringing", "answered") for call, view in seen.items()}
         async with self._database.connection() as conn:
-            await live_looks.note_checked(conn, under_way, quiet_s=QUIET_S)
-            await live_looks.done(conn, *account, next_in_s=reading.next_in_s)
+            await live_calls.note_checked(conn, under_way, quiet_s=QUIET_S)
+            await live_calls.done(conn, *account, next_in_s=reading.next_in_s)
 
     async def _append(self, call: LiveCall, view: CallView) -> None:
         if not queried_calls.is_progress(call.state, view):
@@ -200,7 +200,7 @@ def _missing(calls: Sequence[LiveCall], shown: Mapping[str, CallView]) -> list[L
     return [call for call in calls if call.carrier_call_id not in shown]
 
 
-class WebhookHearing(Loop):
+class WebhookReception(Loop):
     """Records, in every process that receives webhooks, that it can. After a gap all accounts are read."""
 
     name = "webhook_hearing"
@@ -212,7 +212,7 @@ class WebhookHearing(Loop):
 
     async def run_once(self) -> int:
         async with self._database.connection() as conn:
-            accounts = await live_looks.note_receiving(conn, gap_s=self._gap_s)
+            accounts = await live_calls.note_receiving(conn, gap_s=self._gap_s)
         if accounts:
             log.warning("webhook.gap", accounts=accounts)
         return accounts

@@ -2,12 +2,12 @@
 
 Ingest schedules a new lead itself, best effort. This loop is the guarantee: it loads the leads that ingest failed to
 schedule and those that became due soon. Adding is idempotent, so the loader need not know what Valkey has. Its cursor
-walks over flows, not over leads: a large backlog of one flow cannot hide a lost lead of another. On its way it compares
+scans flows, not leads: a large backlog of one flow cannot hide a lost lead of another. On its way it compares
 the flows with Valkey's other keys: a single key that was lost (evicted, or deleted by hand) is repaired within one
-walk, although the epoch has not changed.
+scan, although the epoch has not changed.
 
-Several processes walk, and a walk over a large backlog loads Postgres: the more leads wait, the wider the starts of
-walks are spread, always to later. The delay costs nothing, since a lead is loaded 15 minutes ahead.
+Several processes scan, and a scan of a large backlog loads Postgres: the more leads wait, the wider the starts of
+scans are spread, always to later. The delay costs nothing, since a lead is loaded 15 minutes ahead.
 """
 
 import random
@@ -43,8 +43,8 @@ JITTER_MAX_S = 5.0
 
 
 @dataclass(slots=True)
-class FlowWalk:
-    """Counts of one walk."""
+class FlowScan:
+    """Counts of one scan."""
 
     began_s: float
     overdue: int = 0
@@ -55,15 +55,15 @@ async def load(
     bus: Bus,
     flows: Sequence[Flow],
     limit: int = schedule.FLOW_CAP,
-    walk: FlowWalk | None = None,
+    scan: FlowScan | None = None,
 ) -> int:
     """Load the next leads of these flows into Valkey. Returns how many were new there."""
     added, seen = 0, {str(flow) for flow in flows}
     for flow in flows:
         entries = await store_schedule.heads(conn, flow, horizon_s=schedule.HORIZON_S, limit=limit)
-        if walk is not None:
+        if scan is not None:
             now = datetime.now(UTC)
-            walk.overdue += sum(entry.due_at <= now for entry in entries)
+            scan.overdue += sum(entry.due_at <= now for entry in entries)
         # Most of them are in Valkey already, and a lookup sends 1/8 of the bytes of an add.
         lookup = await schedule.compare(bus, entries)
         added += await schedule.add(bus, lookup.missing)
@@ -80,7 +80,7 @@ async def load(
 def jitter_s(backlog: int, widest_s: float) -> float:
     """Never negative: the loader never begins early."""
     share = min(1.0, backlog / FULL_JITTER_BACKLOG)
-    # No secret: it only keeps processes from walking at the same time.
+    # No secret: it only keeps processes from scanning at the same time.
     return random.uniform(0.0, widest_s * share)  # noqa: S311
 
 
@@ -101,19 +101,19 @@ class Loader(Loop):
         self._bus = bus
         self._jitter_max_s = jitter_max_s
         self._after = BEFORE_ALL
-        self._walk = FlowWalk(time.monotonic())
+        self._scan = FlowScan(time.monotonic())
         self._backlog = 0
 
     async def run_once(self) -> int:
         await epoch.ensure(self._bus)
         if self._after == BEFORE_ALL:
-            self._walk = FlowWalk(time.monotonic())
+            self._scan = FlowScan(time.monotonic())
         async with self._database.connection() as conn:
             flows = await store_schedule.flows(conn, after=self._after, limit=FLOWS_PER_RUN)
             with_capacity = await _with_capacity(conn, self._bus, flows)
             full = [flow for flow in flows if flow not in with_capacity]
-            added = await load(conn, self._bus, with_capacity, walk=self._walk)
-            added += await load(conn, self._bus, full, FIRST_OF_FULL, self._walk)
+            added = await load(conn, self._bus, with_capacity, scan=self._scan)
+            added += await load(conn, self._bus, full, FIRST_OF_FULL, self._scan)
             self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
             if self._after == BEFORE_ALL:
                 await self._report(conn)
@@ -121,11 +121,11 @@ class Loader(Loop):
         return added
 
     async def _report(self, conn: Connection) -> None:
-        """Runs at the end of a walk."""
+        """Runs at the end of a scan."""
         self._backlog, processing = await store_schedule.backlog_counts(conn)
         metrics.set_exactly(metrics.LEADS, {"BACKLOG": self._backlog, "PROCESSING": processing})
-        metrics.LEADS_OVERDUE.set(self._walk.overdue)
-        metrics.LOADER_LAP_SECONDS.set(time.monotonic() - self._walk.began_s)
+        metrics.LEADS_OVERDUE.set(self._scan.overdue)
+        metrics.LOADER_LAP_SECONDS.set(time.monotonic() - self._scan.began_s)
 
     async def wait(self) -> None:
         if self._after != BEFORE_ALL:

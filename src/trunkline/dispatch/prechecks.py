@@ -1,6 +1,6 @@
 """Queries a tenant's own system whether a lead may be called, before a channel is taken for it.
 
-`run_ahead` is for the leads at the heads of flows (`precheck_walk.py` walks over them): no channel waits for them. A
+`run_ahead` is for the leads at the heads of flows (`precheck_scanner.py` scans them): no channel waits for them. A
 pass is valid for 60 s. The intent refuses a lead without one as `precheck needed`; the dialer keeps its channel
 (`batches.py`), runs `ask` in a task of its own, and tries again. Every lead has a check of its own, so a slow reply
 delays no other lead, and every merchant has a limit of its own (`precheck_concurrency.py`): a lead is claimed when its

@@ -27,7 +27,7 @@ from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE
 from trunkline.telemetry import bind, get_logger, metrics, span
 from trunkline.telephony import queueing
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys, callback_url, fallback_of
 from trunkline.telephony.carrier import (
     Accepted,
@@ -35,9 +35,9 @@ from trunkline.telephony.carrier import (
     CallOrder,
     Carrier,
     InDoubt,
-    KeptAgent,
     PlaceResult,
     Rejected,
+    ReservedAgent,
     Throttled,
 )
 from trunkline.telephony.carrier_registry import CarrierConfigError
@@ -109,11 +109,11 @@ class Sender:
         limits: SenderLimits,
         killed: Callable[[], object],
         unwanted: IsUnwanted,
-        look: AccountLook | None = None,
+        refresher: AccountRefresher | None = None,
         unreachable: CarrierUnreachable | None = None,
     ):
-        """`look` reads the accounts anew for a call whose account this process does not have yet."""
-        self._look = look
+        """`refresher` reads the accounts anew for a call whose account this process does not have yet."""
+        self._refresher = refresher
         self._unreachable = unreachable or CarrierUnreachable()
         self._clock = clock
         self._carriers = carriers
@@ -215,8 +215,8 @@ class Sender:
         try:
             return self._carriers.get(intent.carrier, intent.account)
         except CarrierConfigError as error:
-            if self._look is not None:
-                await self._look.again()
+            if self._refresher is not None:
+                await self._refresher.again()
                 with suppress(CarrierConfigError):
                     return self._carriers.get(intent.carrier, intent.account)
             log.error("call.no_account", carrier=intent.carrier, error=str(error))
@@ -251,15 +251,15 @@ class Sender:
     def _ring_timeout_s(self, intent: Intent) -> int:
         return max(self._limits.ring_timeout_s, intent.ring_min_s)
 
-    def _agent(self, intent: Intent) -> KeptAgent | None:
+    def _agent(self, intent: Intent) -> ReservedAgent | None:
         """If Postgres is down, the reservation counts for as long as the call can ring: later the slot may have another
         call."""
         if intent.slot is None:
             return None
         rings_until_s = self._clock.now().timestamp() + self._ring_timeout_s(intent) + ANSWER_SLACK_S
-        return KeptAgent(intent.slot.incarnation, int(rings_until_s))
+        return ReservedAgent(intent.slot.incarnation, int(rings_until_s))
 
-    def _callback(self, intent: Intent, kind: CallbackKind, agent: KeptAgent | None = None) -> str:
+    def _callback(self, intent: Intent, kind: CallbackKind, agent: ReservedAgent | None = None) -> str:
         base_url, keys = self._callbacks.base_url, self._callbacks.keys
         return callback_url(
             base_url, intent.carrier, kind, intent.attempt_id, keys, intent.account, agent=agent

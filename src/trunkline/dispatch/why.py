@@ -58,7 +58,7 @@ DIALER_SILENT_S = 20.0
 
 # The state of Valkey's projection, and the stop that the match applies to this lead, as it was configured.
 Projection: TypeAlias = Literal["whole", "lost", "away"]
-ProjectionLook = Callable[[str, str, UUID | None], Awaitable[tuple[Projection, str | None]]]
+ProbeProjection = Callable[[str, str, UUID | None], Awaitable[tuple[Projection, str | None]]]
 
 # The fields of calling policies that a gate, or a subject of its refusals, depends on.
 _POLICY_FIELDS = {
@@ -112,7 +112,7 @@ class DispatchView:
     # Whether a flag service decides whom this platform calls, and not the flags of the API.
     has_flag_service: bool = False
     account_pace: AccountPace = no_account_pace
-    projection: ProjectionLook = _assume_whole
+    projection: ProbeProjection = _assume_whole
     looks_for_dialers: bool = False
 
 

@@ -45,7 +45,7 @@ class LaneBook:
     def surveyed(self, found: Iterable[Survey], now_s: float) -> None:
         """The poller found these. Like a wakeup, they stay pending during a claim that is under way."""
         for survey in found:
-            self._found[survey.lane] = (survey.first, self._look_s(survey.lane, now_s + survey.due_in_s))
+            self._found[survey.lane] = (survey.first, self._poll_at_s(survey.lane, now_s + survey.due_in_s))
 
     def hot(self, now_s: float, *, keyed: bool) -> dict[Lane, LanePosition]:
         """Lanes that may have due jobs. Types take turns in being first; within a type lanes are in order of priority,
@@ -87,7 +87,7 @@ class LaneBook:
             self._hot.discard(lane)
             self._due_s.pop(lane, None)
             if next_due.due_in_s is not None:
-                self._due_s[lane] = self._look_s(lane, now_s + next_due.due_in_s)
+                self._due_s[lane] = self._poll_at_s(lane, now_s + next_due.due_in_s)
 
     def busy(self, lanes: Mapping[Lane, LanePosition], now_s: float) -> None:
         """Another transaction has one of their concurrency keys locked: retry shortly, from the same positions."""
@@ -100,7 +100,7 @@ class LaneBook:
     def next_due_s(self) -> float:
         return min(self._due_s.values(), default=float("inf"))
 
-    def _look_s(self, lane: Lane, due_s: float) -> float:
+    def _poll_at_s(self, lane: Lane, due_s: float) -> float:
         return due_s if lane.keyed else due_s - self._ahead_s
 
     def _take_wakeups(self) -> None:

@@ -11,7 +11,7 @@ from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs, StopReason
 from trunkline.jobs.executor import GIVE_BACK_AGE_S, Executor
 from trunkline.jobs.registry import Registry
 from trunkline.loops.base import Loop
-from trunkline.store import job_progress, jobs
+from trunkline.store import jobs
 from trunkline.store.database import Database
 from trunkline.store.jobs import Claimant
 from trunkline.telemetry import get_logger
@@ -117,6 +117,6 @@ class LeaseRenewer(Loop):
         for held in unreported:
             held.reported = True
         async with self._database.connection() as conn:
-            await job_progress.write(
+            await jobs.write_progress(
                 conn, [(h.job.id, h.job.fence, h.fraction or 0.0, h.note) for h in unreported]
             )

@@ -84,7 +84,7 @@ class JobMaintenance(Loop):
 
     async def vacuum(self) -> int:
         """Only the owner of the table may vacuum it. For another role autovacuum has to do."""
-        async with self._database.checkout.lend() as conn:
+        async with self._database.warm_pool.acquire() as conn:
             dead = await job_upkeep.dead_rows(conn)
             if dead < self._limits.vacuum_from:
                 return 0

@@ -31,7 +31,7 @@ class _RuleOpenings:
         is_answer = opening.closes_at is not None and moment < opening.closes_at
         return Opening(max(moment, opening.opens_at), opening.closes_at) if is_answer else None
 
-    def keep(self, moment: datetime, opening: Opening) -> None:
+    def put(self, moment: datetime, opening: Opening) -> None:
         if len(self.since) >= KNOWN_MAX:
             self.since.clear()
             self.openings.clear()
@@ -51,5 +51,5 @@ class OpeningCache:
         if opening is None:
             opening = next_opening(rules, moment)
             if opening is not None:
-                openings.keep(moment, opening)
+                openings.put(moment, opening)
         return opening

@@ -8,7 +8,7 @@ follow each other; and all other events are placed between them by our clock.
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from trunkline.store.lead_timeline import Happening
+from trunkline.store.lead_timeline import TimelineEvent
 
 # The steps of an attempt. Any other event happened during the call or after it, by the time of its arrival.
 _STEPS = {
@@ -25,17 +25,17 @@ _STEPS = {
 _DURING, _END, _AFTER = 4, 5, 6
 
 
-def in_order(happenings: Sequence[Happening]) -> list[Happening]:
+def in_order(events: Sequence[TimelineEvent]) -> list[TimelineEvent]:
     """Oldest first."""
-    calls = [each for attempt in _by_attempt(happenings) for each in attempt]
+    calls = [each for attempt in _by_attempt(events) for each in attempt]
     steps = [each for each, is_after in calls if not is_after]
     others = [each for each, is_after in calls if is_after]
-    others += [each for each in happenings if each.attempt_id is None]
+    others += [each for each in events if each.attempt_id is None]
     placed = [*zip(_moments(steps), steps, strict=True), *((each.at, each) for each in others)]
     return [each for _, each in sorted(placed, key=lambda pair: pair[0])]
 
 
-def _moments(steps: Sequence[Happening]) -> list[datetime]:
+def _moments(steps: Sequence[TimelineEvent]) -> list[datetime]:
     """When each step happened at the latest, by our clock: before the steps that came after it arrived."""
     moments: list[datetime] = []
     soonest: datetime | None = None
@@ -55,20 +55,20 @@ def _not_falling(moments: Sequence[datetime]) -> list[datetime]:
     return ascending
 
 
-def _by_attempt(happenings: Iterable[Happening]) -> list[list[tuple[Happening, bool]]]:
+def _by_attempt(events: Iterable[TimelineEvent]) -> list[list[tuple[TimelineEvent, bool]]]:
     """The attempts in their order, each step by step, and whether an event came after the call."""
-    groups: dict[object, list[Happening]] = {}
-    for each in happenings:
+    groups: dict[object, list[TimelineEvent]] = {}
+    for each in events:
         if each.attempt_id is not None:
             groups.setdefault(each.attempt_id, []).append(each)
     ordered = sorted(groups.values(), key=lambda group: (group[0].ordinal or 0, min(e.at for e in group)))
     return [_steps(group) for group in ordered]
 
 
-def _steps(group: Sequence[Happening]) -> list[tuple[Happening, bool]]:
+def _steps(group: Sequence[TimelineEvent]) -> list[tuple[TimelineEvent, bool]]:
     ends = [each.at for each in group if _STEPS.get(each.what) == _END and each.clock == "ours"]
 
-    def step(each: Happening) -> tuple[int, datetime]:
+    def step(each: TimelineEvent) -> tuple[int, datetime]:
         known = _STEPS.get(each.what) if each.source in ("attempt", "carrier") else None
         if known is not None:
             return known, each.at

@@ -249,9 +249,9 @@ class Allocator:
                     is_alone=is_alone,
                 )
         except (BusUnavailable, TimeoutError):
-            self._valkey.silent()
+            self._valkey.timed_out()
             return None
-        self._valkey.heard()
+        self._valkey.answered()
         return None if isinstance(proposed, Stale) else proposed
 
     async def _decide(self, asked: AllocationRequest) -> allocations.Allocation | Unallocated:
@@ -386,9 +386,9 @@ class Allocator:
                 raise
             # Another transaction locks this one row: that is no fault of the server.
             if not isinstance(error, ROW_HELD):
-                self._postgres.silent()
+                self._postgres.timed_out()
             raise EngineSilent(str(error)) from error
-        self._postgres.heard()
+        self._postgres.answered()
         return answer
 
     def _allocated(self, call_sid: str, decided: allocations.Allocation, turn: int = 0) -> Allocated:

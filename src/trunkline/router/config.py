@@ -53,7 +53,7 @@ class RouterConfig:
         return -1 if known is None or known.callers is None else known.callers
 
     @property
-    def hearing_gap_max_s(self) -> float:
+    def receiving_gap_max_s(self) -> float:
         """Three missed runs of the expiry: the router was away, so missing heartbeats prove nothing."""
         return 3 * self.expire_interval_s
 

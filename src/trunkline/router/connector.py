@@ -22,7 +22,7 @@ from trunkline.router.resumption import Resumer
 from trunkline.store import attempts
 from trunkline.store.attempts import CallOwner
 from trunkline.store.database import Database
-from trunkline.telephony.carrier import KeptAgent
+from trunkline.telephony.carrier import ReservedAgent
 from trunkline.value import Value
 
 
@@ -34,7 +34,7 @@ class CallToConnect(Value, frozen=True):
     attempt_id: UUID
     is_dialled: bool
     merchant_id: str = ""
-    agent: KeptAgent | None = None
+    agent: ReservedAgent | None = None
     over_turn: int | None = None
 
 

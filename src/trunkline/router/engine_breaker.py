@@ -19,10 +19,10 @@ class EngineBreaker:
         """True: send no request now."""
         return time.monotonic() < self._open_until_s
 
-    def heard(self) -> None:
+    def answered(self) -> None:
         self._timeouts = 0
 
-    def silent(self) -> None:
+    def timed_out(self) -> None:
         self._timeouts += 1
         if self._timeouts >= TIMEOUTS_MAX:
             self._open_until_s = time.monotonic() + OPEN_S

@@ -152,7 +152,7 @@ class PoolManager(LeaderLoop):
             # Every minute: an operator finds the leader in the last hundred log lines of each router.
             log.info("router.reconciled", is_leader=True, term=term.number, changed=done)
         elif now_s >= self._look_at_s:
-            done += await self._act(term, await self._source.look())
+            done += await self._act(term, await self._source.poll())
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + (self._config.expire_interval_s if self._config.by_heartbeat else 0)
         done += await self._change(term)
@@ -174,7 +174,7 @@ class PoolManager(LeaderLoop):
         await self._adopt_merchants(term)
         census = await router_manager.census(self._bus, self._keys)
         known = [pod for pods in census.values() for pod in pods]
-        done = await self._act(term, await self._source.look_at_all(known))
+        done = await self._act(term, await self._source.list_all(known))
         await self._balance(term)
         return done
 

@@ -57,7 +57,7 @@ class PodRegistry(Loop):
         self._keys = keys
         self._config = config
         self._backoff_until_s = 0.0
-        self._hearing_at_s = float("-inf")
+        self._marked_at_s = float("-inf")
         # Heartbeats since the last write, and the last written one of each pod, with their incarnations.
         self._pending: dict[str, tuple[PodBeat, int]] = {}
         self._written: dict[str, tuple[PodBeat, int]] = {}
@@ -128,9 +128,9 @@ class PodRegistry(Loop):
     def _last(self, pod: str) -> tuple[PodBeat, int] | None:
         return self._pending.get(pod) or self._written.get(pod)
 
-    def advance_hearing(self) -> None:
+    def mark_receiving(self) -> None:
         """Let the next write record that this router receives heartbeats."""
-        self._hearing_at_s = float("-inf")
+        self._marked_at_s = float("-inf")
 
     @property
     def is_backing_off(self) -> bool:
@@ -152,17 +152,17 @@ class PodRegistry(Loop):
     async def run_once(self) -> int:
         self._wanted.clear()
         with suppress(BusUnavailable):
-            await bus_router.hearing(self._bus, self._keys, gap_max_s=self._config.hearing_gap_max_s)
+            await bus_router.mark_receiving(self._bus, self._keys, gap_max_s=self._config.receiving_gap_max_s)
         return await self.write()
 
     async def write(self) -> int:
         """Heartbeats that could not be written are retried; a later one of the same pod replaces them."""
-        if time.monotonic() - self._hearing_at_s >= INTERVAL_S / 2:
+        if time.monotonic() - self._marked_at_s >= INTERVAL_S / 2:
             # Outside a transaction: a router that is paused between two statements must not lock the row that all
             # others advance before they write.
             async with self._database.connection() as conn:
-                await store.advance_hearing(conn)
-            self._hearing_at_s = time.monotonic()
+                await store.mark_receiving(conn)
+            self._marked_at_s = time.monotonic()
         async with self._write_lock:
             return await self._write()
 

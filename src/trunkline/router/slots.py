@@ -89,7 +89,7 @@ class SlotProposer:
         wants = [(str(grant.attempt_id), grant.merchant_id) for grant in grants]
         try:
             async with asyncio.timeout(PROPOSE_S):
-                reserved = await bus_router.keep(self._bus, self._keys, wants)
+                reserved = await bus_router.propose_slots(self._bus, self._keys, wants)
         except _VALKEY_ERRORS:
             return None
         if isinstance(reserved, Stale):

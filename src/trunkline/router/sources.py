@@ -24,7 +24,7 @@ class GonePod:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What changed at a source since the last look. `total` is how many pods it has, including the gone ones. `unready`
+    """What changed at a source since the last poll. `total` is how many pods it has, including the gone ones. `unready`
     exist, and were ready before."""
 
     present: Sequence[ClusterPod] = ()
@@ -34,11 +34,11 @@ class Sighting:
 
 
 class PodSource(Protocol):
-    async def look(self) -> Sighting:
-        """The changes since the last look. Waits for nothing."""
+    async def poll(self) -> Sighting:
+        """The changes since the last poll. Waits for nothing."""
         ...
 
-    async def look_at_all(self, known: Sequence[str]) -> Sighting:
+    async def list_all(self, known: Sequence[str]) -> Sighting:
         """All pods; `known` are those that the router has."""
         ...
 
@@ -51,16 +51,16 @@ class HeartbeatSource:
         self._keys = keys
         self._config = config
 
-    async def look(self) -> Sighting:
+    async def poll(self) -> Sighting:
         total, silent = await router_manager.silent(
             self._bus,
             self._keys,
             ttl_s=self._config.heartbeat_ttl_s,
-            gap_max_s=self._config.hearing_gap_max_s,
+            gap_max_s=self._config.receiving_gap_max_s,
             waiter_silence_ms=self._config.wait_rule.silence_ms,
         )
         gone = [GonePod(s.pod, heard_ms=s.heard_ms, was_expected=s.was_leaving) for s in silent]
         return Sighting(gone=gone, total=total)
 
-    async def look_at_all(self, known: Sequence[str]) -> Sighting:
-        return await self.look()
+    async def list_all(self, known: Sequence[str]) -> Sighting:
+        return await self.poll()

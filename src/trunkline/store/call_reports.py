@@ -83,11 +83,11 @@ async def get(conn: Connection, attempt_id: UUID) -> CallReport | None:
     return pick_or_none(CallReport, await conn.fetchrow(_SQL.get, attempt_id))
 
 
-async def keep_recordings(tx: Connection, recordings: Sequence[tuple[UUID, str]]) -> None:
+async def add_recordings(tx: Connection, recordings: Sequence[tuple[UUID, str]]) -> None:
     """The addresses of recordings, as carriers report them, for existing attempts."""
     if recordings:
         ids, refs = zip(*recordings, strict=True)
-        await tx.execute(_SQL.keep_recordings, ids, refs)
+        await tx.execute(_SQL.add_recordings, ids, refs)
 
 
 async def save_state(conn: Connection, attempt_id: UUID, turn: int, state: Mapping[str, Any]) -> bool:

@@ -27,12 +27,12 @@ async def claim(
     return [CostReading(**row) for row in rows]
 
 
-async def keep(conn: Connection, carrier: str, costs: Mapping[str, tuple[int, str]]) -> int:
+async def record(conn: Connection, carrier: str, costs: Mapping[str, tuple[int, str]]) -> int:
     """By call id: micros and currency. Returns how many calls of ours had none before."""
     if not costs:
         return 0
     micros, currencies = zip(*costs.values(), strict=True)
-    return len(await conn.fetch(_SQL.keep, carrier, list(costs), micros, currencies))
+    return len(await conn.fetch(_SQL.record, carrier, list(costs), micros, currencies))
 
 
 async def done(conn: Connection, reading: CostReading, *, is_complete: bool) -> None:

@@ -15,8 +15,8 @@ import msgspec
 from asyncpg.pool import PoolConnectionProxy
 
 from trunkline.errors import PoolEmpty, StoreUnavailable
-from trunkline.store.checkout import Checkout
 from trunkline.store.sql import Area
+from trunkline.store.warm_pool import WarmPool
 
 T = TypeVar("T")
 Connection: TypeAlias = (
@@ -85,26 +85,26 @@ class Database:
         self.pool = pool
         # A session of our own has it from its start. In a pooler's session every transaction sets it.
         self._search_path = search_path if behind_pooler else None
-        kept_max = min(OPENED_AT_ONCE, pool.get_max_size() - 1)
-        self.checkout = Checkout(pool, kept_max=kept_max, timeout_s=acquire_timeout_s, name=name)
+        retained_max = min(OPENED_AT_ONCE, pool.get_max_size() - 1)
+        self.warm_pool = WarmPool(pool, retained_max=retained_max, timeout_s=acquire_timeout_s, name=name)
         self._readers = readers
-        self._reading = Checkout(
-            readers, kept_max=kept_max, timeout_s=acquire_timeout_s, name=f"{name} reading"
+        self._reading = WarmPool(
+            readers, retained_max=retained_max, timeout_s=acquire_timeout_s, name=f"{name} reading"
         )
         self._behind_pooler = behind_pooler
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
         """A connection for single statements, each its own transaction."""
-        return self._in_one_piece() if self._behind_pooler else self.checkout.lend()
+        return self._in_one_piece() if self._behind_pooler else self.warm_pool.acquire()
 
     def reading(self) -> AbstractAsyncContextManager[Connection]:
         """The same for statements that only read: Postgres refuses any other. The sessions of these connections are
         read only from their start, so that it costs no statement; in a pooler's session the transaction sets it."""
-        return self._in_one_piece(readonly=True) if self._behind_pooler else self._reading.lend()
+        return self._in_one_piece(readonly=True) if self._behind_pooler else self._reading.acquire()
 
     @asynccontextmanager
     async def _in_one_piece(self, *, readonly: bool = False) -> AsyncIterator[Connection]:
-        async with self.checkout.lend() as connection, connection.transaction(readonly=readonly):
+        async with self.warm_pool.acquire() as connection, connection.transaction(readonly=readonly):
             await self._find_tables(connection)
             yield connection
 
@@ -113,7 +113,7 @@ class Database:
         """One READ COMMITTED transaction, whatever the server's default: a count after a lock must see what the lock's
         last holder committed."""
         async with (
-            self.checkout.lend() as connection,
+            self.warm_pool.acquire() as connection,
             connection.transaction(isolation="read_committed"),
         ):
             await self._find_tables(connection)
@@ -122,7 +122,7 @@ class Database:
     def take_away(self, connection: Connection) -> None:
         """Close a connection that is in use: its open transaction is rolled back, and its user gets errors."""
         assert isinstance(connection, PoolConnectionProxy), "of a pool"
-        self.checkout.take_away(connection)
+        self.warm_pool.take_away(connection)
 
     async def _find_tables(self, connection: Connection) -> None:
         if self._search_path is not None:
@@ -130,7 +130,7 @@ class Database:
 
     async def close(self, timeout_s: float = 5.0) -> None:
         try:
-            await self.checkout.close()
+            await self.warm_pool.close()
             await self._reading.close()
             await asyncio.wait_for(asyncio.gather(self.pool.close(), self._readers.close()), timeout_s)
         except TimeoutError:

@@ -14,30 +14,30 @@ from trunkline.in_time import in_time
 from trunkline.store.database import UNAVAILABLE, Connection, Database
 
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 # A larger group would hold a connection for long; the others go with the next one.
 GROUP_MAX = 64
 
-Write = Callable[[Connection, Sequence[Item]], Awaitable[Sequence[Answer]]]
+Write = Callable[[Connection, Sequence[Item]], Awaitable[Sequence[Result]]]
 
 
-class GroupCommit(Generic[Item, Answer]):
+class GroupCommit(Generic[Item, Result]):
     """`write` returns a result for each of its items, in their order, with one statement. A group that Postgres refuses
     is written one by one, so that no item fails because of another. `timeout_s` bounds a group, in a task of its own:
     the driver does not release a connection to a server that hangs. Items that waited behind such a group fail with
     it."""
 
-    def __init__(self, database: Database, write: Write[Item, Answer], timeout_s: float):
+    def __init__(self, database: Database, write: Write[Item, Result], timeout_s: float):
         self._database = database
         self._write = write
         self._timeout_s = timeout_s
-        self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
+        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def ask(self, item: Item) -> Answer:
+    async def ask(self, item: Item) -> Result:
         """Raises what the statement raised. An item whose caller stops waiting is written all the same."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_waiting(), name="group commit")
@@ -65,7 +65,7 @@ class GroupCommit(Generic[Item, Answer]):
                     if not answer.done():
                         answer.set_result(result)
 
-    async def _write_singly(self, group: Sequence[tuple[Item, "asyncio.Future[Answer]"]]) -> None:
+    async def _write_singly(self, group: Sequence[tuple[Item, "asyncio.Future[Result]"]]) -> None:
         for item, answer in group:
             try:
                 (result,) = await self._written([item])
@@ -75,15 +75,15 @@ class GroupCommit(Generic[Item, Answer]):
                 if not answer.done():
                     answer.set_result(result)
 
-    async def _written(self, items: Sequence[Item]) -> Sequence[Answer]:
+    async def _written(self, items: Sequence[Item]) -> Sequence[Result]:
         return await in_time(self._timeout_s, self._in_a_transaction(items))
 
-    async def _in_a_transaction(self, items: Sequence[Item]) -> Sequence[Answer]:
+    async def _in_a_transaction(self, items: Sequence[Item]) -> Sequence[Result]:
         async with self._database.connection() as conn:
             return await self._write(conn, items)
 
 
-def _fail(group: Sequence[tuple[Item, "asyncio.Future[Answer]"]], error: Exception) -> None:
+def _fail(group: Sequence[tuple[Item, "asyncio.Future[Result]"]], error: Exception) -> None:
     for _, answer in group:
         if not answer.done():
             answer.set_exception(error)

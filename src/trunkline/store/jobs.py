@@ -494,3 +494,15 @@ def _lane(row: asyncpg.Record) -> Lane:
 def inserted(row: asyncpg.Record, is_new: bool = True) -> Inserted:
     lane = Lane(row["job_type"], row["priority"], row["concurrency_key"] is not None)
     return Inserted(row["id"], lane, row["run_at"], is_new)
+
+
+async def write_progress(conn: Connection, reports: Sequence[tuple[UUID, int, float, str | None]]) -> None:
+    """Id, fence, fraction and note of each report of a running job. A report under a fence that is no longer valid is
+    dropped."""
+    await conn.execute(
+        _SQL.write_progress,
+        [r[0] for r in reports],
+        [r[1] for r in reports],
+        [r[2] for r in reports],
+        [r[3] for r in reports],
+    )

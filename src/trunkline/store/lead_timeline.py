@@ -14,7 +14,7 @@ _SQL = Area("leads")
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TimelineEvent:
     """`source` is the origin: the lead, the attempt, the carrier, the agent, the audit log, a decision, a job or a
     webhook. `at` is the time by our clock, or by the carrier's where only that is known: `clock` says which."""
 
@@ -32,6 +32,6 @@ class Happening:
     details: Mapping[str, Any]
 
 
-async def events(conn: Connection, lead_id: UUID, *, limit: int) -> list[Happening]:
+async def events(conn: Connection, lead_id: UUID, *, limit: int) -> list[TimelineEvent]:
     """Unordered: `leads.timeline` puts the events in order. The caller has checked whose lead it is."""
-    return [pick(Happening, row) for row in await conn.fetch(_SQL.timeline, lead_id, limit)]
+    return [pick(TimelineEvent, row) for row in await conn.fetch(_SQL.timeline, lead_id, limit)]

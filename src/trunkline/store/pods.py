@@ -153,8 +153,8 @@ async def end_dropped(conn: Connection, dropped: Sequence[tuple[str, str]]) -> l
     return [row["id"] for row in rows]
 
 
-async def advance_hearing(conn: Connection) -> None:
-    await conn.execute(_SQL.advance_hearing)
+async def mark_receiving(conn: Connection) -> None:
+    await conn.execute(_SQL.mark_receiving)
     await conn.execute(_SQL.forget_future_heartbeats)
 
 

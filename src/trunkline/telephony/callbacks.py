@@ -24,15 +24,15 @@ from trunkline.telephony.carrier import (
     CallbackKind,
     CallbackTag,
     Forged,
-    KeptAgent,
+    ReservedAgent,
     WebhookRequest,
 )
 from trunkline.telephony.forms import read_form
 from trunkline.value import Value
 
 __all__ = [
-    "TURN_MAX", "CallbackKeys", "CallbackTag", "KeptTag", "attempt_in", "basic_password", "callback_url", "fallback_of",
-    "is_fallback", "signed_attempt", "tag_of", "verified_attempt", "verify_callback",
+    "TURN_MAX", "CallbackKeys", "CallbackTag", "StoredTag", "attempt_in", "basic_password", "callback_url",
+    "fallback_of", "is_fallback", "signed_attempt", "tag_of", "verified_attempt", "verify_callback",
 ]  # fmt: skip
 
 # The secret also encrypts and signs elsewhere: each use has its own derived key.
@@ -43,7 +43,7 @@ _CACHED_MAX = 1000
 # A call gets another agent twice at most: its streams have the turns 0, 1 and 2.
 TURN_MAX = 2
 # Replaces the account's name, which cannot contain it: a tag stored at the carrier verifies no URL.
-_KEPT = "\n"
+_STORED = "\n"
 _FALLBACK = "fallback=1"
 
 
@@ -68,7 +68,7 @@ def callback_url(
     keys: CallbackKeys,
     account: str = DEFAULT_ACCOUNT,
     turn: int = 0,
-    agent: KeptAgent | None = None,
+    agent: ReservedAgent | None = None,
     held: int = 0,
 ) -> str:
     """Without an attempt (inbound calls) the signature still proves that the platform made the URL."""
@@ -151,27 +151,29 @@ def tag_of(request: WebhookRequest, keys: CallbackKeys, carrier: str) -> Callbac
     return tag
 
 
-class KeptTag(Value, frozen=True):
+class StoredTag(Value, frozen=True):
     """The tag that a carrier stores with the call and returns in its webhooks."""
 
     attempt_id: UUID
-    agent: KeptAgent | None = None
+    agent: ReservedAgent | None = None
 
 
-def signed_attempt(attempt_id: UUID, carrier: str, keys: CallbackKeys, agent: KeptAgent | None = None) -> str:
+def signed_attempt(
+    attempt_id: UUID, carrier: str, keys: CallbackKeys, agent: ReservedAgent | None = None
+) -> str:
     """The attempt with its signature, and the agent that is reserved for it: 80 characters, about 95 with an agent, for
     a field that the carrier stores with the call (Exotel's holds 128)."""
-    signature = _sign(keys.keys[0], CallbackTag(carrier, "status", attempt_id, _KEPT, agent=agent))
+    signature = _sign(keys.keys[0], CallbackTag(carrier, "status", attempt_id, _STORED, agent=agent))
     return ".".join([str(attempt_id), *([_agent_text(agent)] if agent else []), signature])
 
 
-def verified_attempt(text: str, carrier: str, keys: CallbackKeys) -> KeptTag | None:
+def verified_attempt(text: str, carrier: str, keys: CallbackKeys) -> StoredTag | None:
     name, *kept, signature = text.split(".") if "." in text else (text, "")
     attempt_id, agent = _uuid(name), _agent(".".join(kept)) if kept else None
     if attempt_id is None or (kept and agent is None):
         return None
-    tag = CallbackTag(carrier, "status", attempt_id, _KEPT, agent=agent)
-    return KeptTag(attempt_id, agent) if _signed_by_any(keys, signature, tag) else None
+    tag = CallbackTag(carrier, "status", attempt_id, _STORED, agent=agent)
+    return StoredTag(attempt_id, agent) if _signed_by_any(keys, signature, tag) else None
 
 
 def basic_password(carrier: str, account: str, key: bytes) -> str:
@@ -214,14 +216,14 @@ def _uuid(text: str) -> UUID | None:
         return None
 
 
-def _agent_text(agent: KeptAgent) -> str:
+def _agent_text(agent: ReservedAgent) -> str:
     return f"{agent.incarnation:x}.{agent.until_s:x}"
 
 
-def _agent(text: str) -> KeptAgent | None:
+def _agent(text: str) -> ReservedAgent | None:
     incarnation, _, until_s = text.partition(".")
     try:
-        agent = KeptAgent(int(incarnation, 16), int(until_s, 16))
+        agent = ReservedAgent(int(incarnation, 16), int(until_s, 16))
     except ValueError:
         return None
     return agent if _agent_text(agent) == text else None

@@ -30,7 +30,7 @@ Blame = Literal["destination", "country", "number", "account", "network", "unkno
 DEFAULT_ACCOUNT = "default"
 
 
-class KeptAgent(Value, frozen=True):
+class ReservedAgent(Value, frozen=True):
     """The agent that was reserved with the dial: its pod's incarnation, and until when, in seconds of Unix time, it may
     be used without Postgres' confirmation."""
 
@@ -63,7 +63,7 @@ class CallOrder(Value, frozen=True):
     # The end of the calling window. A call that is still queued at the carrier then must not ring any more.
     not_after: datetime | None = None
     # The agent that is reserved for it. Carriers without an answer URL per call store it with the call.
-    agent: KeptAgent | None = None
+    agent: ReservedAgent | None = None
 
 
 class Accepted(Value, frozen=True):
@@ -182,7 +182,7 @@ class CallbackTag(Value, frozen=True):
     # Of `resume`: which of the call's streams has ended, counted from 0. Others have none.
     turn: int = 0
     # Of `answer`: the agent that is reserved for the call, if one is, and how often the call has been on hold.
-    agent: KeptAgent | None = None
+    agent: ReservedAgent | None = None
     held: int = 0
 
 
@@ -217,7 +217,7 @@ class CallEvent(Value, frozen=True):
     dedupe_key: str
     attempt_id: UUID | None = None
     # If the carrier stores it with the call, because there is no answer URL per call.
-    agent: KeptAgent | None = None
+    agent: ReservedAgent | None = None
     # Further names of the same call, where a carrier gives one at create and another in its webhooks.
     alias_ids: tuple[str, ...] = ()
     # `call_id` is such a further name, and the webhook lacks the one given at create, so the two cannot be compared.

@@ -101,7 +101,7 @@ class Origin:
             raise
         return connection
 
-    def keep(self, connection: Connection) -> None:
+    def put_back(self, connection: Connection) -> None:
         """Take back a connection of `reused` or `connected`. One with an unfinished exchange is closed."""
         if self._is_closed or not connection.is_free:
             connection.close()

@@ -127,7 +127,7 @@ class CarrierSession:
                 return NotSent("not_connected", "closed at once")
             return await connection.exchange(request.content, request.until_s)
         finally:
-            origin.keep(connection)
+            origin.put_back(connection)
 
     def _origin(self, name: str) -> Origin:
         if len(self._origins) >= _ORIGINS_MAX:

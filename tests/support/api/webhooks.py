@@ -12,7 +12,7 @@ from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.webhooks import PublicView, WebhookDeps, WebhookRoutes
-from trunkline.api.webhooks.answers import Adopt, FindStream, never_adopt
+from trunkline.api.webhooks.answers import FindStream, Reattach, never_reattach
 from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.api.webhooks.seen import Network
 from trunkline.bus import connection as bus_connection
@@ -25,7 +25,7 @@ from trunkline.router.stream_finder import NoStream, Stream
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
 from trunkline.telemetry import metrics
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import AnswerFallback, CallbackKind
 from trunkline.telephony.carrier_registry import CarrierAccount
@@ -103,13 +103,13 @@ async def open_door(
     public_base_url: str | None = None,
     trusted: Sequence[Network] = (),
     accounts: Mapping[AccountName, CarrierAccount] | None = None,
-    look: AccountLook | None = None,
+    refresher: AccountRefresher | None = None,
     fallback: AnswerFallback | None = None,
     fallback_base_url: str | None = None,
     # Long: how fast the machine is does not decide what a call is told.
     answer_s: float = 60.0,
     hold_max_s: float = 10.0,
-    adopt: Adopt = never_adopt,
+    reattach: Reattach = never_reattach,
 ) -> AsyncIterator[Door]:
     database = await store_database.connect(database_url, pool_size=4)
     bus = bus_connection.connect(redis_url, Keys(prefix))
@@ -133,12 +133,12 @@ async def open_door(
                 Inbound(database, bus, "test"),
                 door.find_stream,
                 late_events,
-                look=look,
+                refresher=refresher,
                 fallback=fallback or AnswerFallback(),
                 answer_s=answer_s,
                 hold_max_s=hold_max_s,
                 connect_s=answer_s,
-                adopt=adopt,
+                reattach=reattach,
             )
         )
         deps = ApiDeps(database, clock, _nothing, {}, metrics.render)

@@ -275,7 +275,7 @@ class StoredWorld(RouterWorld):
 
     async def written(self) -> None:
         """Postgres knows what was heard, as it does after a second."""
-        self.registry.advance_hearing()
+        self.registry.mark_receiving()
         await self.registry.write()
 
     async def ask(

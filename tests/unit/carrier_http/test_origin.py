@@ -85,8 +85,8 @@ async def test_the_most_recently_used_connection_is_reused_first() -> None:
     async with listening() as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
         first, second = await origin.connected(5), await origin.connected(5)
-        origin.keep(second)
-        origin.keep(first)
+        origin.put_back(second)
+        origin.put_back(first)
         assert origin.reused() is first
         assert origin.reused() is second
         assert origin.reused() is None
@@ -98,7 +98,7 @@ async def test_an_idle_connection_is_closed_after_idle_max_s() -> None:
     left = asyncio.Semaphore(0)
     async with listening(left=left) as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=0.02)
-        origin.keep(await origin.connected(5))
+        origin.put_back(await origin.connected(5))
         await asyncio.wait_for(left.acquire(), 10)
         assert origin.reused() is None
 
@@ -108,8 +108,8 @@ async def test_every_idle_connection_is_closed_after_its_own_idle_max_s() -> Non
     async with listening(left=left) as port:
         origin, loop = Origin(f"http://127.0.0.1:{port}", idle_max_s=0.1), asyncio.get_running_loop()
         first, second = await origin.connected(5), await origin.connected(5)
-        origin.keep(first)
-        loop.call_later(0.05, origin.keep, second)
+        origin.put_back(first)
+        loop.call_later(0.05, origin.put_back, second)
         for _ in range(2):
             await asyncio.wait_for(left.acquire(), 10)
 
@@ -118,7 +118,7 @@ async def test_a_connection_idle_past_idle_max_s_is_not_reused() -> None:
     async with listening() as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
         connection = await origin.connected(5)
-        origin.keep(connection)
+        origin.put_back(connection)
         connection.idle_since_s -= 61
         assert origin.reused() is None
 
@@ -130,7 +130,7 @@ async def test_a_connection_with_a_cancelled_request_is_closed_not_kept() -> Non
         connection = await origin.connected(5)
         reply = connection.exchange(b"GET / HTTP/1.1\r\n", asyncio.get_running_loop().time() + 60)
         reply.cancel()
-        origin.keep(connection)
+        origin.put_back(connection)
         await asyncio.wait_for(left.acquire(), 10)
         assert origin.reused() is None
 
@@ -141,7 +141,7 @@ async def test_a_connection_returned_to_a_closed_origin_is_closed() -> None:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
         connection = await origin.connected(5)
         origin.close()
-        origin.keep(connection)
+        origin.put_back(connection)
         await asyncio.wait_for(left.acquire(), 10)
 
 

@@ -212,7 +212,7 @@ async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadDetailOut:
         attempts=[AttemptOut.model_validate(attempt) for attempt in attempts],
         enrichments=shown(api, enriched),
         decisions=[DecisionOut.model_validate(reason) for reason in reasons],
-        timeline=[TimelineEventOut.model_validate(happening) for happening in timeline.in_order(happened)],
+        timeline=[TimelineEventOut.model_validate(event) for event in timeline.in_order(happened)],
         **LeadOut.model_validate(lead).model_dump(),
     )
 

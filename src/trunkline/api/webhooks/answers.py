@@ -49,10 +49,10 @@ class AnswerReply(Value, frozen=True):
 
 FindStream = Callable[[CallToConnect], Awaitable[Stream | NoStream]]
 # Reattaches a call whose attempt was written off. False: a newer attempt is live, or the lead has ended.
-Adopt = Callable[[UUID, str], Awaitable[bool]]
+Reattach = Callable[[UUID, str], Awaitable[bool]]
 
 
-async def never_adopt(attempt_id: UUID, call_id: str) -> bool:
+async def never_reattach(attempt_id: UUID, call_id: str) -> bool:
     return False
 
 
@@ -61,7 +61,7 @@ class Answers:
     inbound: Inbound
     find_stream: FindStream
     keys: CallbackKeys
-    adopt: Adopt = never_adopt
+    reattach: Reattach = never_reattach
     fallback: AnswerFallback = AnswerFallback()  # noqa: RUF009  frozen
     hold_max_s: float = 0.0
     connect_s: float = CONNECT_S
@@ -154,7 +154,7 @@ class Answers:
     async def _stream_of(self, answered: CallToConnect) -> Stream | NoStream:
         stream = await self.find_stream(answered)
         if stream == NoStream("given_up"):
-            is_ours = await self.adopt(answered.attempt_id, answered.call_id)
+            is_ours = await self.reattach(answered.attempt_id, answered.call_id)
             stream = await self.find_stream(answered) if is_ours else NoStream("ended")
         return stream
 

@@ -4,8 +4,8 @@ The URL's signature is checked before a byte of the body is awaited; the carrier
 parsed. A refusal does not reveal which of the two was wrong.
 
 Before it refuses a webhook for its account or signature, this process reads the accounts once more
-(`telephony.account_check`). If that fails too, an answered call still gets its document: its URL is proof enough for
-that, and for nothing else.
+(`telephony.account_refresher`). If that fails too, an answered call still gets its document: its URL is proof enough
+for that, and for nothing else.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from trunkline.api.webhooks.seen import PublicView
 from trunkline.dispatch.inbound import inbound_attempt_id
 from trunkline.http.body import bounded_body
 from trunkline.telemetry import get_logger, metrics
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys, is_fallback, verify_callback
 from trunkline.telephony.carrier import (
     CallbackKind,
@@ -84,12 +84,12 @@ class WebhookReader:
         carriers: CarrierDirectory,
         keys: CallbackKeys,
         view: PublicView,
-        look: AccountLook | None = None,
+        refresher: AccountRefresher | None = None,
     ):
         self._carriers = carriers
         self._keys = keys
         self._view = view
-        self._look = look
+        self._refresher = refresher
 
     async def read(self, request: Request) -> VerifiedWebhook | Response:
         asked_at_s = asyncio.get_running_loop().time()
@@ -105,12 +105,12 @@ class WebhookReader:
             return _refuse(_label(tag.carrier), "too_large", 413)
         sent = _as_sent(request, urls, body, tag)
         judged = self._judge(tag, sent)
-        if not judged.is_believed and self._look is not None:
-            looked = await self._look.again()
+        if not judged.is_believed and self._refresher is not None:
+            refreshed = await self._refresher.again()
             judged = self._judge(tag, sent)
-            if judged.carrier is None and looked == "unavailable" and tag.kind in _OF_ONE_CALL:
+            if judged.carrier is None and refreshed == "unavailable" and tag.kind in _OF_ONE_CALL:
                 judged = self._judge_by_url(tag, sent[0])
-        return _heard(judged, tag, asked_at_s)
+        return _verified(judged, tag, asked_at_s)
 
     def tag(self, request: Request) -> CallbackTag | None:
         """The tag of the URL, if its signature is valid."""
@@ -155,7 +155,7 @@ def _as_sent(request: Request, urls: Sequence[str], body: bytes, tag: CallbackTa
     return [WebhookRequest(request.method, url, headers, body, tag) for url in urls]
 
 
-def _heard(judged: _Judged, tag: CallbackTag, asked_at_s: float) -> VerifiedWebhook | Response:
+def _verified(judged: _Judged, tag: CallbackTag, asked_at_s: float) -> VerifiedWebhook | Response:
     carrier, result = judged.carrier, judged.result
     if carrier is None:
         return _refuse(_label(tag.carrier), "no_account", 403)

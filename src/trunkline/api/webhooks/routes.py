@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from trunkline.api.raw_routes import Endpoint, RawRoute
-from trunkline.api.webhooks.answers import CONNECT_S, Adopt, Answers, FindStream, never_adopt
+from trunkline.api.webhooks.answers import CONNECT_S, Answers, FindStream, Reattach, never_reattach
 from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.api.webhooks.reading import VerifiedWebhook, WebhookReader
 from trunkline.api.webhooks.seen import PublicView
@@ -29,7 +29,7 @@ from trunkline.mailbox.inbox import Inbox
 from trunkline.store.database import Database
 from trunkline.store.mailboxes import NewEvent
 from trunkline.telemetry import get_logger, metrics
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import AnswerFallback, CallbackKind, Document
 from trunkline.telephony.carrier_registry import CARRIERS
@@ -56,8 +56,8 @@ class WebhookDeps:
     find_stream: FindStream
     # Events of answers are written after the response; a test may wait for them here.
     late_events: LateEvents
-    look: AccountLook | None = None
-    adopt: Adopt = never_adopt
+    refresher: AccountRefresher | None = None
+    reattach: Reattach = never_reattach
     fallback: AnswerFallback = field(default_factory=AnswerFallback)
     answer_s: float = ANSWER_S
     hold_max_s: float = 0.0
@@ -66,12 +66,12 @@ class WebhookDeps:
 
 class WebhookRoutes:
     def __init__(self, deps: WebhookDeps):
-        self._reader = WebhookReader(deps.carriers, deps.keys, deps.view, deps.look)
+        self._reader = WebhookReader(deps.carriers, deps.keys, deps.view, deps.refresher)
         self._answers = Answers(
             deps.inbound,
             deps.find_stream,
             deps.keys,
-            deps.adopt,
+            deps.reattach,
             deps.fallback,
             deps.hold_max_s,
             deps.connect_s,

@@ -5,5 +5,5 @@
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] the longest gap in ms
 -- -> {for how many ms they were received without a gap}
 -- @include router
--- @include router_hearing
-return {advance_hearing(tonumber(ARGV[3]))}
+-- @include router_receiving
+return {mark_receiving(tonumber(ARGV[3]))}

@@ -8,7 +8,7 @@
 -- -> {pods that send heartbeats, silent pod, its last heartbeat, 1 if it was leaving, …}
 -- @include router
 -- @include router_choose
--- @include router_hearing
+-- @include router_receiving
 local ttl_ms, gap_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 -- Records expire with their lease, or are deleted by hand; the oldest of the list are checked.
 for _, sid in ipairs(redis.call('ZRANGE', key('calls'), 0, 99)) do
@@ -19,7 +19,7 @@ for _, sid in ipairs(redis.call('ZRANGE', key('waiting'), '-inf', whole(now_ms -
   stop_waiting(sid)
 end
 local found = {redis.call('ZCARD', key('heartbeats'))}
-local heard_for_ms = advance_hearing(gap_ms)
+local heard_for_ms = mark_receiving(gap_ms)
 -- Silent for dials long before they are removed: taken out of the free ones.
 if heard_for_ms >= SILENT_MIN_MS then
   local quiet = redis.call('ZRANGE', key('heartbeats'), '-inf', '(' .. whole(now_ms - SILENT_MIN_MS), 'BYSCORE', 'LIMIT', 0, ARGV[5])

@@ -21,21 +21,21 @@ class KubernetesSource:
         # What the manager last got of each pod, to detect what changed.
         self._reported: dict[str, ClusterPod] = {}
 
-    async def look(self) -> Sighting:
+    async def poll(self) -> Sighting:
         changed = self._reflector.take_changes()
         sighting = self._sighting(sorted(changed))
-        silent = (await self._heartbeats.look()).gone
+        silent = (await self._heartbeats.poll()).gone
         still_there = [gone for gone in silent if gone.name in self._reflector.pods]
         for gone in still_there:
             self._reported.pop(gone.name, None)
         return Sighting(sighting.present, [*sighting.gone, *still_there], sighting.total, sighting.unready)
 
-    async def look_at_all(self, known: Sequence[str]) -> Sighting:
+    async def list_all(self, known: Sequence[str]) -> Sighting:
         try:
             await self._reflector.list_all()
         except ClusterUnavailable as error:
             log.warning("kubernetes.list_failed", error=str(error))
-            return await self.look()
+            return await self.poll()
         self._reflector.take_changes()
         return self._sighting(sorted({*known, *self._reflector.pods, *self._reported}))
 

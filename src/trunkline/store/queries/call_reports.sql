@@ -32,7 +32,7 @@ RETURNING attempt_id
 -- An agent reads the context of its call or reports on it: so it took the call. Only the first time is written.
 UPDATE allocations SET joined_at = clock_timestamp() WHERE id = $1 AND joined_at IS NULL
 
--- name: keep_recordings
+-- name: add_recordings
 -- The addresses of recordings, each once.
 INSERT INTO call_recordings (attempt_id, reseller_id, merchant_id, ref)
 SELECT a.id, a.reseller_id, a.merchant_id, r.ref

@@ -29,7 +29,7 @@ RETURNING r.carrier, r.account, r.lag_s, r.read_to AS since,
 UPDATE cost_readings SET leased_until = NULL, read_to = coalesce($4, read_to)
 WHERE carrier = $1 AND account = $2 AND lag_s = $3
 
--- name: keep
+-- name: record
 -- Prices that a carrier reported of calls of ours. The first figure stays: a later one corrects the bill, not the call.
 -- $1 carrier  $2-$4 call ids, micros, currencies
 UPDATE attempts AS a

@@ -8,7 +8,7 @@ SET boot_id = $2, sequence = $3, heard_at = clock_timestamp(), ip = $6, port = $
 WHERE p.name = $1
 RETURNING incarnation, tier, calls_max, past_boots
 
--- name: advance_hearing
+-- name: mark_receiving
 -- Every router records every second that it receives heartbeats. After a gap, or when the clock ran backwards, silence counts
 -- from now on.
 UPDATE pod_hearing

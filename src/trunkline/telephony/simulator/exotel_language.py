@@ -65,7 +65,7 @@ class ExotelLanguage:
             "EndTime": local(call.updated_at) if event == "ended" else None,
             "Direction": "inbound" if is_inbound else "outbound-api",
             "ConversationDuration": 0,
-            "CustomField": order.kept.get("CustomField", ""),
+            "CustomField": order.custom.get("CustomField", ""),
             "RecordingUrl": None,
             "Legs": [{"OnCallDuration": talked_s, "Status": status_of(call), "AnsweredBy": "NA"}],
         }
@@ -86,7 +86,7 @@ class ExotelLanguage:
             "CallTo": order.to if is_inbound else order.from_,
             "Direction": "incoming" if is_inbound else "outbound-api",
             "Created": local(call.created_at),
-            "CustomField": str(order.kept.get("CustomField", "")),
+            "CustomField": str(order.custom.get("CustomField", "")),
         }
         letter = _sent("GET", f"{url}{'&' if '?' in url else '?'}{urlencode(query)}", None)
         return replace(letter, rule=retries.NEVER)

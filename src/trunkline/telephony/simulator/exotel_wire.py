@@ -97,7 +97,7 @@ class ExotelWire:
                 ring_timeout_s=float(form.get("TimeOut", "60")),
                 time_limit_s=min(float(form.get("TimeLimit", "14400")), 14_400.0),
                 attempt=attempt_in(status_url),
-                kept={"CustomField": kept},
+                custom={"CustomField": kept},
             )
         except ValueError:
             return "Invalid parameter"

@@ -64,20 +64,20 @@ class Receiver:
         await self._runner.cleanup()
 
     async def _status(self, request: web.Request) -> web.Response:
-        await self._keep(request)
+        await self._record(request)
         return web.Response(status=self.status)
 
     async def _answer(self, request: web.Request) -> web.Response:
-        document = self.document(await self._keep(request))
+        document = self.document(await self._record(request))
         return web.Response(text=document.body, content_type=document.content_type, status=document.status)
 
-    async def _keep(self, request: web.Request) -> WebhookRequest:
+    async def _record(self, request: web.Request) -> WebhookRequest:
         headers = {name.lower(): value for name, value in request.headers.items()}
         url = f"{self.base_url}{request.path_qs}"
-        kept = WebhookRequest(request.method, url, headers, await request.read())
-        self.requests.append(kept)
+        received = WebhookRequest(request.method, url, headers, await request.read())
+        self.requests.append(received)
         await self._notify()
-        return kept
+        return received
 
     async def _stream(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()

@@ -143,7 +143,7 @@ class VapiLanguage:
                 "listenUrl": f"{self.base_url.replace('http', 'ws')}/{call.sid}/listen",
                 "controlUrl": f"{self.base_url}/{call.sid}/control",
             },
-            **order.kept,
+            **order.custom,
         }
         if dial is not None and dial.answered_at is not None:
             shown["startedAt"] = iso(dial.answered_at)

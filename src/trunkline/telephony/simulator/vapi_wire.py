@@ -111,7 +111,7 @@ class VapiWire:
             headers={str(name): str(value) for name, value in (server.get("headers") or {}).items()},
             hmac_secret=self._credentials.get(str(server.get("credentialId", "")), ""),
             rule=_rule(server.get("backoffPlan")),
-            kept={
+            custom={
                 name: form[name]
                 for name in ("assistantId", "phoneNumberId", "name", "assistantOverrides")
                 if name in form

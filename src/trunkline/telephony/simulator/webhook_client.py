@@ -49,7 +49,7 @@ class WebhookClient:
                 until_s = asyncio.get_running_loop().time() + timeouts.read_s
                 return await connection.exchange(content, until_s)
             finally:
-                origin.keep(connection)
+                origin.put_back(connection)
 
     def close(self) -> None:
         for origin in self._origins.values():

@@ -45,7 +45,7 @@ class CreateRequest(Value, frozen=True):
     hmac_secret: str = ""
     rule: WebhookRetryRule | None = None
     # What the carrier stores with the call and returns: Exotel's custom field, Vapi's overrides.
-    kept: Mapping[str, object] = msgspec.field(default_factory=dict)
+    custom: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
 class Letter(Value, frozen=True):

@@ -5,20 +5,20 @@ local CANDIDATES_MAX = 32
 -- For how many ms routers have received heartbeats without a gap; 0 while no router ran for longer than the gap allows:
 -- then silence proves nothing.
 local HEARING_GAP_MS, SILENT_MIN_MS = 15000, 15000
-local hearing_ms
-local function hearing_for_ms()
-  if hearing_ms then return hearing_ms end
+local receiving_ms
+local function receiving_for_ms()
+  if receiving_ms then return receiving_ms end
   local since, ran = unpack(redis.call('HMGET', key('hearing'), 'since', 'ran'))
-  local is_hearing = since and math.abs(now_ms - tonumber(ran)) <= HEARING_GAP_MS
-  hearing_ms = is_hearing and now_ms - tonumber(since) or 0
-  return hearing_ms
+  local is_receiving = since and math.abs(now_ms - tonumber(ran)) <= HEARING_GAP_MS
+  receiving_ms = is_receiving and now_ms - tonumber(since) or 0
+  return receiving_ms
 end
 
 -- No heartbeat for three of the pod's own intervals, at least 15 s, while routers received others. A pod that never sends
 -- any is not silent.
 local function is_silent(pod, interval_s)
   local limit_ms = math.max(SILENT_MIN_MS, 3000 * tonumber(interval_s or '5'))
-  if hearing_for_ms() < limit_ms then return false end
+  if receiving_for_ms() < limit_ms then return false end
   local heard_ms = redis.call('ZSCORE', key('heartbeats'), pod)
   return heard_ms and now_ms - tonumber(heard_ms) > limit_ms
 end

@@ -3,7 +3,7 @@
 import asyncio
 
 from trunkline.errors import StoreUnavailable
-from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.account_refresher import AccountRefresher
 
 
 class Accounts:
@@ -23,8 +23,8 @@ class Accounts:
 
 async def test_concurrent_waiters_share_one_reading_of_the_accounts() -> None:
     accounts = Accounts()
-    look = AccountLook(accounts.refresh, wait_max_s=60.0)
-    assert await asyncio.gather(*(look.again() for _ in range(50))) == ["looked"] * 50
+    refresher = AccountRefresher(accounts.refresh, wait_max_s=60.0)
+    assert await asyncio.gather(*(refresher.again() for _ in range(50))) == ["looked"] * 50
     assert accounts.read == 1
 
 
@@ -32,10 +32,10 @@ async def test_a_waiter_that_comes_during_a_reading_waits_for_the_next_one() -> 
     """The one under way may have begun before the account was there."""
     accounts = Accounts()
     accounts.go.clear()
-    look = AccountLook(accounts.refresh, interval_s=0.0, wait_max_s=60.0)
-    first = asyncio.create_task(look.again())
+    refresher = AccountRefresher(accounts.refresh, interval_s=0.0, wait_max_s=60.0)
+    first = asyncio.create_task(refresher.again())
     await accounts.began.wait()
-    others = [asyncio.create_task(look.again()) for _ in range(10)]
+    others = [asyncio.create_task(refresher.again()) for _ in range(10)]
     await asyncio.sleep(0)
     accounts.go.set()
     assert await asyncio.gather(first, *others) == ["looked"] * 11
@@ -45,9 +45,9 @@ async def test_a_waiter_that_comes_during_a_reading_waits_for_the_next_one() -> 
 async def test_a_hanging_reading_is_unavailable_after_wait_max_s() -> None:
     accounts = Accounts()
     accounts.go.clear()
-    look = AccountLook(accounts.refresh, wait_max_s=0.01)
-    assert await look.again() == "unavailable"
-    assert await look.again() == "unavailable"
+    refresher = AccountRefresher(accounts.refresh, wait_max_s=0.01)
+    assert await refresher.again() == "unavailable"
+    assert await refresher.again() == "unavailable"
     assert accounts.read == 1, "a second one is not begun beside it"
     accounts.go.set()
 
@@ -59,16 +59,16 @@ async def test_a_failed_reading_is_unavailable_and_the_next_one_is_tried() -> No
         if fails:
             raise StoreUnavailable("away")
 
-    look = AccountLook(refresh, interval_s=0.0, wait_max_s=60.0)
-    assert await look.again() == "unavailable"
+    refresher = AccountRefresher(refresh, interval_s=0.0, wait_max_s=60.0)
+    assert await refresher.again() == "unavailable"
     fails = False
-    assert await look.again() == "looked"
+    assert await refresher.again() == "looked"
 
 
 async def test_readings_of_the_accounts_are_interval_s_apart() -> None:
     accounts = Accounts()
-    look = AccountLook(accounts.refresh, interval_s=3600.0, wait_max_s=0.01)
-    asked = [asyncio.create_task(look.again()), accounts.began.wait()]
+    refresher = AccountRefresher(accounts.refresh, interval_s=3600.0, wait_max_s=0.01)
+    asked = [asyncio.create_task(refresher.again()), accounts.began.wait()]
     await asyncio.gather(*asked)
-    assert await look.again() == "unavailable"
+    assert await refresher.again() == "unavailable"
     assert accounts.read == 1

@@ -1,8 +1,8 @@
 """Runs pre-checks before the leads' turn comes, so that no channel waits for a tenant's reply.
 
-It walks over the flows whose policy has pre-checks and checks the leads at their heads. The replies are awaited in the
-background: a slow tenant delays neither the walk nor its own other leads. Each check claims its lead in Postgres, so
-several processes may walk at once.
+It scans the flows whose policy has pre-checks and checks the leads at their heads. The replies are awaited in the
+background: a slow tenant delays neither the scan nor its own other leads. Each check claims its lead in Postgres, so
+several processes may scan at once.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ AHEAD_S = 20.0
 CHECKS_MAX = 40
 
 
-class PrecheckWalk(Loop):
+class PrecheckScanner(Loop):
     name = "prechecks"
 
     def __init__(

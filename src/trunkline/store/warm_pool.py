@@ -1,7 +1,7 @@
 """Connections at hand: one that was just given back goes to whoever comes next, without a way through the pool.
 
 Out of the driver's pool and back into it costs 30 µs of CPU (a proxy, two timers, a shielded task) with warm caches and
-65 without, a third of what a lone statement costs altogether (docs/decisions/0052-fast-paths.md). So a few connections
+65 without, some 33 % of what a lone statement costs in all (docs/decisions/0052-fast-paths.md). So a few connections
 stay out, as long as nobody waits for one and all went well with them. The pool still opens, counts, limits and closes
 them.
 """
@@ -23,55 +23,55 @@ TURNS_MAX = 1000
 NAMED_MAX = 5
 
 
-class Checkout:
-    """Lends the connections of a pool, at most `kept_max` of which it keeps between two borrowers."""
+class WarmPool:
+    """Hands out the connections of a pool, and retains at most `retained_max` of them between two users."""
 
     def __init__(
         self,
         pool: "asyncpg.Pool[asyncpg.Record]",
         *,
-        kept_max: int,
+        retained_max: int,
         timeout_s: float,
         name: str = "trunkline",
     ):
         self._pool = pool
         self._name = name
         # Who has which, and since when on the clock of the event loop. Looked at when somebody gets none.
-        self._lent: dict[PooledConnection, tuple[asyncio.Task[Any] | None, float]] = {}
-        self._kept_max = kept_max
+        self._in_use: dict[PooledConnection, tuple[asyncio.Task[Any] | None, float]] = {}
+        self._retained_max = retained_max
         self._timeout_s = timeout_s
         # The one that was used last is the warmest: it is taken first.
-        self._kept: list[tuple[PooledConnection, int]] = []
+        self._retained: list[tuple[PooledConnection, int]] = []
         self._waiting = 0
         self._is_closed = False
 
-    def lend(self) -> "Loan":
-        return Loan(self)
+    def acquire(self) -> "Acquired":
+        return Acquired(self)
 
     async def take(self) -> tuple[PooledConnection, int]:
-        """A connection, and how often it was kept since it left the pool."""
-        while self._kept:
-            connection, turns = self._kept.pop()
+        """A connection, and how often it was retained since it left the pool."""
+        while self._retained:
+            connection, turns = self._retained.pop()
             if _is_sound(connection):
-                self._lent[connection] = (asyncio.current_task(), asyncio.get_running_loop().time())
+                self._in_use[connection] = (asyncio.current_task(), asyncio.get_running_loop().time())
                 return connection, turns
             await self._pool.release(connection)
         self._waiting += 1
         try:
             connection = await self._pool.acquire(timeout=self._timeout_s)
         except TimeoutError as error:
-            if len(self._lent) < self._pool.get_max_size():
+            if len(self._in_use) < self._pool.get_max_size():
                 raise  # not all are in use: Postgres lets us have no more
             raise PoolEmpty(self._empty()) from error
         finally:
             self._waiting -= 1
-        self._lent[connection] = (asyncio.current_task(), asyncio.get_running_loop().time())
+        self._in_use[connection] = (asyncio.current_task(), asyncio.get_running_loop().time())
         return connection, 0
 
     def _empty(self) -> str:
         """Which pool, and who has its connections: those first who have had them longest."""
         now_s = asyncio.get_running_loop().time()
-        longest = sorted(self._lent.values(), key=lambda loan: loan[1])[:NAMED_MAX]
+        longest = sorted(self._in_use.values(), key=lambda use: use[1])[:NAMED_MAX]
         holders = "; ".join(
             f"{task.get_name() if task else 'nobody'} for {now_s - since_s:.1f} s"
             + (f" at {where(task)}" if task and not task.done() else "")
@@ -82,29 +82,29 @@ class Checkout:
             f"{self._timeout_s:g} s. Longest held: {holders}"
         )
 
-    def keep(self, connection: PooledConnection, turns: int) -> bool:
-        """False if it has to go back into the pool: somebody waits there, or it is not as it was lent."""
-        self._lent.pop(connection, None)
-        is_wanted = len(self._kept) < self._kept_max and not self._waiting and not self._is_closed
+    def retain(self, connection: PooledConnection, turns: int) -> bool:
+        """False if it has to go back into the pool: somebody waits there, or it is not as it was handed out."""
+        self._in_use.pop(connection, None)
+        is_wanted = len(self._retained) < self._retained_max and not self._waiting and not self._is_closed
         if not is_wanted or turns >= TURNS_MAX or not _is_sound(connection):
             return False
-        self._kept.append((connection, turns + 1))
+        self._retained.append((connection, turns + 1))
         return True
 
-    async def give_back(self, connection: PooledConnection) -> None:
-        self._lent.pop(connection, None)
+    async def release(self, connection: PooledConnection) -> None:
+        self._in_use.pop(connection, None)
         await self._pool.release(connection)
 
     def take_away(self, connection: PooledConnection) -> None:
         """End a connection although somebody has it, who will not give it back. The pool may open another at once."""
-        if self._lent.pop(connection, None) is not None:
+        if self._in_use.pop(connection, None) is not None:
             connection.terminate()
 
     async def close(self) -> None:
-        """Keep none from now on. The pool can be closed when those that are lent are back."""
+        """Keep none from now on. The pool can be closed when those in use are back."""
         self._is_closed = True
-        while self._kept:
-            await self._pool.release(self._kept.pop()[0])
+        while self._retained:
+            await self._pool.release(self._retained.pop()[0])
 
     def get_size(self) -> int:
         return self._pool.get_size()
@@ -113,30 +113,30 @@ class Checkout:
         return self._pool.get_max_size()
 
     def get_idle_size(self) -> int:
-        return self._pool.get_idle_size() + len(self._kept)
+        return self._pool.get_idle_size() + len(self._retained)
 
 
-class Loan:
+class Acquired:
     """A connection for as long as its block lasts. After an error the pool looks at it before anybody else gets it."""
 
-    __slots__ = ("_checkout", "_connection", "_turns")
+    __slots__ = ("_connection", "_pool", "_turns")
 
-    def __init__(self, checkout: Checkout):
-        self._checkout = checkout
+    def __init__(self, pool: WarmPool):
+        self._pool = pool
 
     async def __aenter__(self) -> PooledConnection:
-        self._connection, self._turns = await self._checkout.take()
+        self._connection, self._turns = await self._pool.take()
         return self._connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None or not self._checkout.keep(self._connection, self._turns):
-            await self._checkout.give_back(self._connection)
+        if error is not None or not self._pool.retain(self._connection, self._turns):
+            await self._pool.release(self._connection)
 
 
 def _is_sound(connection: PooledConnection) -> bool:
-    """Open, and as it was lent. One that broke is the pool's again by itself, and answers to nobody."""
+    """Open, and as it was handed out. One that broke is the pool's again by itself, and answers to nobody."""
     try:
         return not connection.is_closed() and not connection.is_in_transaction()
     except asyncpg.InterfaceError:

@@ -20,10 +20,10 @@ INTERVAL_S = 0.25
 WAIT_MAX_S = 0.5
 SHARE_MAX = 0.2
 
-Looked = Literal["looked", "unavailable"]
+RefreshResult = Literal["looked", "unavailable"]
 
 
-class AccountLook:
+class AccountRefresher:
     def __init__(
         self,
         refresh: Callable[[], Awaitable[object]],
@@ -35,21 +35,21 @@ class AccountLook:
         self._interval_s = interval_s
         self._wait_max_s = wait_max_s
         self._next_s = 0.0
-        self._reading: asyncio.Task[Looked] | None = None
+        self._reading: asyncio.Task[RefreshResult] | None = None
         # The reading that has not begun yet: it serves callers that come now; one that is under way does not.
-        self._due: asyncio.Task[Looked] | None = None
+        self._due: asyncio.Task[RefreshResult] | None = None
 
-    async def again(self) -> Looked:
+    async def again(self) -> RefreshResult:
         """Returns after a new reading of the accounts, or after the timeout."""
         due = self._due
         if due is None:
-            due = self._due = asyncio.create_task(self._look())
+            due = self._due = asyncio.create_task(self._read())
         await asyncio.wait({due}, timeout=self._wait_max_s)
-        looked: Looked = due.result() if due.done() and not due.cancelled() else "unavailable"
-        metrics.ACCOUNT_LOOKS.labels(looked).inc()
-        return looked
+        result: RefreshResult = due.result() if due.done() and not due.cancelled() else "unavailable"
+        metrics.ACCOUNT_LOOKS.labels(result).inc()
+        return result
 
-    async def _look(self) -> Looked:
+    async def _read(self) -> RefreshResult:
         loop = asyncio.get_running_loop()
         before = self._reading
         if before is not None:
@@ -61,7 +61,7 @@ class AccountLook:
             await self._refresh()
             return "looked"
         except Exception as error:  # whatever it is, the webhook is verified by the accounts read before
-            log.warning("account.look_failed", error=str(error) or type(error).__name__)
+            log.warning("account.refresh_failed", error=str(error) or type(error).__name__)
             return "unavailable"
         finally:
             took_s = loop.time() - began_s

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from trunkline.store import checkout, database
+from trunkline.store import database, warm_pool
 from trunkline.store.database import Database
 
 POOL_SIZE = 3
@@ -26,7 +26,7 @@ async def session(db: Database) -> int:
 
 async def test_sequential_checkouts_get_the_same_connection(db: Database) -> None:
     assert len({await session(db) for _ in range(10)}) == 1
-    assert db.checkout.get_idle_size() == db.checkout.get_size()
+    assert db.warm_pool.get_idle_size() == db.warm_pool.get_size()
 
 
 async def test_connections_kept_by_checkout_leave_room_in_the_pool(db: Database) -> None:
@@ -98,11 +98,11 @@ async def test_a_cancelled_query_does_not_disturb_the_next_checkout(db: Database
 async def test_a_connection_used_for_long_goes_back_to_the_pool(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkout, "TURNS_MAX", 2)
+    monkeypatch.setattr(warm_pool, "TURNS_MAX", 2)
     kept = []
     for _ in range(4):
         await session(db)
-        kept.append(db.checkout.get_idle_size() - db.pool.get_idle_size())
+        kept.append(db.warm_pool.get_idle_size() - db.pool.get_idle_size())
     assert kept == [1, 1, 0, 1]
 
 
@@ -113,7 +113,7 @@ async def test_closing_does_not_wait_for_idle_connections(empty_database_url: st
         await opened.close(timeout_s=60)
 
 
-async def test_checkout_keeps_no_connection_of_a_pool_of_one(empty_database_url: str) -> None:
+async def test_warm_pool_retains_no_connection_of_a_pool_of_one(empty_database_url: str) -> None:
     opened = await database.connect(empty_database_url, pool_size=1)
     await session(opened)
     assert opened.pool.get_idle_size() == 1

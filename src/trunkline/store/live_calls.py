@@ -9,7 +9,7 @@ from trunkline.store.database import Connection
 from trunkline.store.sql import Area
 from trunkline.value import Private, Value
 
-_SQL = Area("live_looks")
+_SQL = Area("live_calls")
 
 
 class LiveCall(Value, frozen=True):
