@@ -20,7 +20,7 @@ from trunkline.bus.dialer_wakeups import DialerWakeups
 from trunkline.bus.server_time import server_time_s
 from trunkline.dispatch import gates_limits, grant_returns
 from trunkline.dispatch import rebuilder as rebuilder_module
-from trunkline.dispatch.gates_windows import reopen
+from trunkline.dispatch.closed_windows import reopen
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.loader import load
 from trunkline.dispatch.policy_cache import Policies

@@ -15,8 +15,8 @@ from tests.support.dispatch.stage import Stage, open_stage
 from tests.support.waiting import eventually
 from trunkline.bus import schedule
 from trunkline.dispatch import batches
+from trunkline.dispatch.closed_windows import reopen
 from trunkline.dispatch.dialer import Dialer
-from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.precheck_concurrency import CONCURRENCY_PER_MERCHANT

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trunkline.api import errors
 from trunkline.api.auth import bearer_token
 from trunkline.api.body_guard import BodyRule, TimedBody
-from trunkline.api.fast_router import FastRouter
+from trunkline.api.fast_routes import FastRouter
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.principal import Principal
 from trunkline.api.raw_routes import Endpoint, RawRoute

@@ -24,11 +24,11 @@ from trunkline.dispatch.carrier_responses import ResultWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.checker import Checker
 from trunkline.dispatch.checks import CheckLimits
+from trunkline.dispatch.closed_windows import reopen
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.fallback import PostgresFallback
-from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent import is_cancelled
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.live_calls import LiveCalls

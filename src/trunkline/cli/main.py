@@ -28,9 +28,9 @@ from trunkline.cli import (
     router,
     top,
 )
-from trunkline.cli.anywhere import OptionsAnywhere
 from trunkline.cli.call import call
 from trunkline.cli.console import out
+from trunkline.cli.global_options import OptionsAnywhere
 from trunkline.cli.number_import import import_numbers
 from trunkline.cli.plan import plan
 from trunkline.errors import TrunklineError

@@ -14,7 +14,7 @@ from trunkline.api.server import HttpServer, bind
 from trunkline.api.webhooks import PublicView, WebhookDeps, WebhookRoutes
 from trunkline.api.webhooks.answers import FindStream, Reattach, never_reattach
 from trunkline.api.webhooks.late_events import LateEvents
-from trunkline.api.webhooks.seen import Network
+from trunkline.api.webhooks.public_url import Network
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock

@@ -5,7 +5,7 @@ A request comes in through `routes`; `seen` derives the URL that the carrier has
 """
 
 from trunkline.api.webhooks.answers import FindStream
+from trunkline.api.webhooks.public_url import PublicView
 from trunkline.api.webhooks.routes import WebhookDeps, WebhookRoutes
-from trunkline.api.webhooks.seen import PublicView
 
 __all__ = ["FindStream", "PublicView", "WebhookDeps", "WebhookRoutes"]

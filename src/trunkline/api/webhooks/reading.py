@@ -17,7 +17,7 @@ from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trunkline.api.webhooks.seen import PublicView
+from trunkline.api.webhooks.public_url import PublicView
 from trunkline.dispatch.inbound import inbound_attempt_id
 from trunkline.http.body import bounded_body
 from trunkline.telemetry import get_logger, metrics

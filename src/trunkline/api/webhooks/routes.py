@@ -17,8 +17,8 @@ from starlette.responses import Response
 from trunkline.api.raw_routes import Endpoint, RawRoute
 from trunkline.api.webhooks.answers import CONNECT_S, Answers, FindStream, Reattach, never_reattach
 from trunkline.api.webhooks.late_events import LateEvents
+from trunkline.api.webhooks.public_url import PublicView
 from trunkline.api.webhooks.reading import VerifiedWebhook, WebhookReader
-from trunkline.api.webhooks.seen import PublicView
 from trunkline.clock import Clock
 from trunkline.dispatch import agent_reports
 from trunkline.dispatch.calls import KIND, URGENT

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-_META = "trunkline.cli.anywhere"
+_META = "trunkline.cli.global_options"
 _NAMES = ("as_json", "url", "key")
 # From context, option and value to the effective value. The context is not of typer's public type.
 Choose = Callable[[Any, Any, Any], Any]
