@@ -1,8 +1,8 @@
 """Proposes slot reservations for dials: from Valkey, or from Postgres where Valkey is away or behind.
 
 A proposal is no reservation. The intent inserts it under a unique index and does not dial a call whose insert failed;
-Valkey frees a proposal without a row after 5 s. After a conflict Postgres picks for `POSTGRES_ONLY_S`: a projection
-that is behind proposes its stale slots first.
+the pool manager withdraws a proposal without a row after 5 s. After a conflict Postgres picks for `POSTGRES_ONLY_S`: a
+projection that is behind proposes its stale slots first.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class SlotProposer:
         return await self._from_postgres(grants) if proposed is None else proposed
 
     async def give_back(self, attempt_ids: Collection[UUID]) -> None:
-        """Free proposed slots in Valkey. A lost request costs 5 s: then Valkey frees them itself."""
+        """Free proposed slots in Valkey. A lost request costs 5 s: then the pool manager withdraws them."""
         self._room_until_s = float("-inf")
         try:
             async with asyncio.timeout(PROPOSE_S):

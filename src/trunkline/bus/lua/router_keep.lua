@@ -1,6 +1,6 @@
 #!lua
 -- Reserves a slot of a pod for each of several dials, before they are placed: proposed here and decided in Postgres. The
--- leader takes back a proposal that has no row there after 5 s.
+-- pool manager withdraws a proposal that has no row there after 5 s.
 -- As for calls, the merchant's tier is tried first, then standard, overflow and basic. But in each tier some slots stay
 -- free: the inbound reserve, and those for waiting calls. The same id again gets the same slot.
 --
