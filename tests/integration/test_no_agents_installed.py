@@ -60,7 +60,9 @@ async def test_why_says_that_every_agent_is_busy_without_naming_calls(dialing: D
     slot = await dialing.pod("agent-0")
     await dialing.kept("+12125550199", slot)
     found = await agents_of(dialing, await dialing.lead())
-    assert found == GateCheck("agents", False, "every agent that its calls reach is busy, or left to callers")
+    assert found == GateCheck(
+        "agents", False, "every agent that can take its calls is busy, or in the inbound reserve"
+    )
 
 
 async def test_why_counts_an_agent_of_the_inbound_reserve_as_busy(dialing: Dialing) -> None:

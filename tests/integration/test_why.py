@@ -454,7 +454,7 @@ async def test_why_names_what_sets_a_pace(dialing: Dialing) -> None:
 async def test_why_shows_a_cooldowns_cause_and_next_probe(dialing: Dialing) -> None:
     _, found = await refused(dialing, ("cooling_account",))
     assert found.answer.startswith(
-        "Its carrier refuses our calls: the account cools down, and is tried with one call at a time: twilio/default"
+        "The carrier refuses calls: the account cools down, and is tried with one call at a time: twilio/default"
         " refused with 20003 (wrong credentials), since "
     )
     assert found.next_at is not None
@@ -492,7 +492,7 @@ async def test_why_names_an_unreadable_policy_before_and_after_an_intent(
     dialing: Dialing,
 ) -> None:
     scene, lead = await set_up(dialing, ("unreadable_policy",))
-    words = "Nobody is called under its rules: its calling policy cannot be read."
+    words = "Its calling policy allows no calls: its calling policy cannot be read."
     assert (await ask(dialing, lead)).answer == words
     await intended(scene, lead, is_left_out=False)
     assert (await ask(dialing, lead)).answer == words

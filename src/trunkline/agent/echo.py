@@ -40,7 +40,7 @@ async def handle(call: Call) -> None:
     try:
         await call.report(outcome)
     except (PlatformUnavailable, ReportRefused) as error:
-        log.warning("the outcome of %s was not kept: %s", call.call_sid, error)
+        log.warning("the outcome of %s was not stored: %s", call.call_sid, error)
 
 
 if __name__ == "__main__":

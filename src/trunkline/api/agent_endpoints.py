@@ -51,7 +51,7 @@ EXAMPLE: JsonDict = {
 
 
 class OutcomeIn(Body):
-    """What came of a call."""
+    """The outcome of a call."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
@@ -61,9 +61,9 @@ class OutcomeIn(Body):
     )
     opt_out: bool = Field(False, description="The person wants no more calls of this merchant.")
     callback_at: Moment | None = Field(None, description="When the person wants to be called again.")
-    transcript_ref: Reference | None = Field(None, description="Where the transcript is kept.")
-    recording_ref: Reference | None = Field(None, description="Where the recording is kept.")
-    data: dict[str, Any] = Field(default_factory=dict, description="Whatever else the agent found out.")
+    transcript_ref: Reference | None = Field(None, description="Where the transcript is stored.")
+    recording_ref: Reference | None = Field(None, description="Where the recording is stored.")
+    data: dict[str, Any] = Field(default_factory=dict, description="Other data that the agent collected.")
 
 
 class AgentApi:
@@ -238,7 +238,7 @@ _PROOF = (
 _OBJECT = {"application/json": {"schema": {"type": "object"}}}
 _CONTEXT_DOC: dict[str, Any] = {
     "tags": ["agents"],
-    "summary": "What an agent has to know of its call",
+    "summary": "Get the context of a call",
     "description": (
         "Lead, payload, template and direction. `resumed`: an agent before this one had the call and was lost; "
         f"`state` is what it had stored. {_PROOF}"
@@ -265,19 +265,19 @@ _STATE_DOC: dict[str, Any] = {
 }
 _OUTCOME_DOC: dict[str, Any] = {
     "tags": ["agents"],
-    "summary": "Report what came of a call",
+    "summary": "Report the outcome of a call",
     "description": f"Once per call, also after its end; the same report again changes nothing. {_PROOF}",
     "requestBody": {
         "required": True,
         "content": {"application/json": {"schema": OutcomeIn.model_json_schema(), "example": EXAMPLE}},
     },
     "responses": {
-        "200": {"description": "This report was kept before.", "content": _OBJECT},
+        "200": {"description": "This report was stored before.", "content": _OBJECT},
         "201": {"description": "Kept.", "content": _OBJECT},
         "401": {"description": "Not the token of this call.", "content": _OBJECT},
         "404": {"description": "There is no such call.", "content": _OBJECT},
         "409": {
-            "description": "Another report of this call was kept before, or another agent has it by now.",
+            "description": "Another report of this call was stored before, or another agent has it by now.",
             "content": _OBJECT,
         },
         "413": {"description": "Too large.", "content": _OBJECT},

@@ -22,10 +22,10 @@ CLOSE = {"Connection": "close"}
 # Messages for errors that the framework raises by itself.
 _BY_STATUS: Mapping[int, tuple[str, str]] = {
     400: ("bad_body", "The body cannot be read as JSON in UTF-8. Check its encoding and its nesting."),
-    404: ("not_found", "There is nothing at this address. GET /docs shows what there is."),
+    404: ("not_found", "There is nothing at this address. GET /docs lists the endpoints."),
     405: (
         "method_not_allowed",
-        "This address does not take this method. The Allow header names those it takes.",
+        "This address does not support this method. The Allow header lists those it does.",
     ),
 }
 
@@ -182,5 +182,5 @@ _NOT_JSON = ApiError(
 _OUR_FAULT = ApiError(
     500,
     "internal_error",
-    "Something went wrong on our side. If it happens again, report the request_id.",
+    "Internal error. If it happens again, report the request_id.",
 )

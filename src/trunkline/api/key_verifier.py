@@ -106,7 +106,7 @@ class KeyVerifier:
         # `wait`, not `await`: a client that disconnects must not cancel the query for the others that wait for it.
         await asyncio.wait({task}, timeout=ASK_WAIT_S)
         if not task.done():
-            raise StoreUnavailable("The database did not say in time whose key this is.")
+            raise StoreUnavailable("The database did not answer in time, so the key could not be checked.")
         return task.result()
 
     def _query(self, digest: bytes) -> "asyncio.Task[ApiKey | None]":

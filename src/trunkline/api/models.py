@@ -56,10 +56,10 @@ _DESCRIPTIONS = {
     401: "No API key, or one that is unknown, revoked or expired.",
     403: "The key lacks the scope, or may see this but not change it.",
     404: "There is no such thing, or it is another tenant's.",
-    408: "The body came too slowly.",
+    408: "The body arrived too slowly.",
     409: "It is taken, in use, or was sent before with other content.",
     413: "The body is too large.",
-    415: "The body is not said to be JSON.",
+    415: "The Content-Type is not JSON.",
     422: "A field is wrong: see `fields`.",
     503: "The database cannot be reached. Send the same request again.",
 }

@@ -117,7 +117,7 @@ _HEARTBEAT = _object(
     | {"exclusiveMaximum": SEQUENCE_MAX},
     draining=_flag("The pod is leaving: it takes no new calls until it is gone."),
     interval_s=_number(
-        "How often it speaks: after three of these, and never before 15 s, no dial counts on it."
+        "The heartbeat interval: after three of these, and never before 15 s, no dial counts on it."
     )
     | {"exclusiveMinimum": 0, "maximum": INTERVAL_MAX_S, "default": 30},
 )
@@ -156,7 +156,7 @@ _HEARD = _object(
     call_sid=_text("The first of `calls`, or empty."),
     calls=_list(_SOME_CALL, "The calls that have this pod, connected or not."),
     max_concurrent=_whole("How many calls it takes at once in its tier."),
-    again_in_s=_number("When the router wants to hear from it again; 0: as usual."),
+    again_in_s=_number("When the router expects the next heartbeat; 0: as usual."),
     call_time_limit_s=_number("The longest call of the platform: a pod that leaves waits that long."),
     stream_secrets=_list(_text("In hex."), "What the tokens of this pod's streams are made with."),
 )
@@ -238,8 +238,8 @@ _BAD = {"400": _said("`invalid_request`: not JSON, too large, or a field is wron
 _UNAVAILABLE = {
     "503": _said("`unavailable`: the router cannot reach its store. Send the same request again.")
 }
-_NO_POD = {"404": _said("`pod_not_found`: nobody of that name was heard of.")}
-_SLOW = {"408": _said("The body came too slowly."), "413": _said("The body is too large.")}
+_NO_POD = {"404": _said("`pod_not_found`: no pod of that name has registered.")}
+_SLOW = {"408": _said("The body arrived too slowly."), "413": _said("The body is too large.")}
 _RETRY_AFTER = {"schema": {"type": "integer"}, "description": "With `hold`: the same as `retry_after_s`."}
 
 _NAME = {
@@ -342,7 +342,7 @@ OPERATIONS: Mapping[str, Schema] = {
                 "headers": {"X-Pod-Address": {"schema": _text("Host and port.", "10.0.0.7:8081")}},
             },
             **_BAD,
-            "403": {"description": "Nobody of that name was heard of; or the key lacks the scope."},
+            "403": {"description": "No pod of that name has registered; or the key lacks the scope."},
         },
         parameters=[_NAME],
     ),
@@ -359,8 +359,8 @@ OPERATIONS: Mapping[str, Schema] = {
         parameters=_PAGE,
     ),
     "POST /api/v1/pods/{name}/heartbeat": _operation(
-        "A pod says that it is there, and which calls it holds",
-        "Registers a pod that nobody knew. Every field may be left out; docs/reference/api.md says what each is for.",
+        "Heartbeat of a pod, with the calls that it holds",
+        "Registers a pod that is not known yet. Every field may be left out; docs/reference/api.md says what each is for.",
         {
             "200": _said("What the router knows of it.", _HEARD),
             **_BAD,

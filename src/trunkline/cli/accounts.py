@@ -148,7 +148,7 @@ async def _added(api: Transport, body: dict[str, Any]) -> tuple[Any, str]:
         if error.code == "carrier_refused":
             await api.delete(f"{ROOT}/accounts/{account['id']}")
             raise
-        return account, f"Kept, but not checked: {error.message}"
+        return account, f"Stored, but not checked: {error.message}"
     return account, f"{body['carrier']} knows it, and has {len(listing['numbers'])} numbers for it."
 
 

@@ -180,7 +180,7 @@ def stop(
     ctx: Context,
     campaign_id: CampaignId,
     reason: Annotated[
-        str, typer.Option(help="Why. It is in the outcome of whoever was not called.")
+        str, typer.Option(help="Why. It is in the outcome of each lead that was not called.")
     ] = "stopped",
     hang_up: Annotated[
         bool, typer.Option("--hang-up", help="Cut short the calls that are going on.")

@@ -25,7 +25,7 @@ from trunkline.client.transport import Transport
 from trunkline.errors import TrunklineError
 from trunkline.settings.values import parse_duration_s
 
-app = typer.Typer(help="Steer a running platform: controls, flags, alarms.", no_args_is_help=True)
+app = typer.Typer(help="Controls, flags and alarms of a running platform.", no_args_is_help=True)
 
 ROOT = "/api/v1"
 TIMEOUT_S = 10.0

@@ -15,7 +15,7 @@ from trunkline.store.driver import SERVER_ERROR
 from trunkline.telephony.carrier_registry import STREAMLESS
 
 START_OR_SAY = (
-    "start an agent (docs/reference/agent.md), or where other people's agents answer, set AGENTS=elsewhere, "
+    "start an agent (docs/reference/agent.md), or for external agents set AGENTS=elsewhere, "
     "or `agents` of a merchant or a pool"
 )
 FOR_EVERYBODY = """TIER_CONFIG='{"standard": {"type": "exclusive", "target": 1}}'"""

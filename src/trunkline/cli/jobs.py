@@ -110,7 +110,7 @@ def dead(
 
 @app.command()
 def types(ctx: Context) -> None:
-    """How much there is of each type, and what is paused."""
+    """Counts of jobs by type, and which types are paused."""
     _show(ctx, "/jobs/types", None, _TYPE)
 
 

@@ -45,7 +45,7 @@ def list_keys(ctx: Context, limit: Limit = 50) -> None:
 
 @app.command()
 def revoke(ctx: Context, key_id: Annotated[str, typer.Argument(help="The id of a key.")]) -> None:
-    """Make a key worthless, within ten seconds everywhere. It cannot be undone."""
+    """Revoke a key, within ten seconds everywhere. It cannot be undone."""
     remote: Remote = ctx.obj
     remote.show(remote.ask(lambda api: api.delete(f"{ROOT}/keys/{quote(key_id, safe='')}")), _KEY)
 

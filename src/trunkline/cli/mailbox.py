@@ -28,17 +28,17 @@ _KIND = ("kind", "reseller_id", "merchant_id", "secret", "created_at")
 
 @app.command()
 def summary(ctx: Context) -> None:
-    """The backlog, what is in hand and what is dead, by kind."""
+    """Queued, claimed and dead mailboxes, by kind."""
     _show(ctx, "/mailboxes", {}, _SUMMARY)
 
 
 @app.command()
 def stuck(
     ctx: Context,
-    minutes: Annotated[float, typer.Option(min=0, help="In one worker's hands for at least so long.")] = 10,
+    minutes: Annotated[float, typer.Option(min=0, help="Claimed by one worker for at least this long.")] = 10,
     limit: Limit = 50,
 ) -> None:
-    """Mailboxes that a worker has had in hand for long."""
+    """Mailboxes that a worker has claimed for long."""
     _show(ctx, "/mailboxes/stuck", {"in_hand_for_s": str(minutes * 60), "limit": limit}, _ROW)
 
 
@@ -102,7 +102,7 @@ def replay(
     key: Annotated[str, typer.Argument(help="The entity's name. Left out: all dead ones of the kind.")] = "",
     seq: Annotated[int | None, typer.Option(min=1, help="One event that was set aside.")] = None,
 ) -> None:
-    """Give dead mailboxes, or an event that was set aside, another turn."""
+    """Replay dead mailboxes, or an event that was set aside."""
     if key:
         _post(ctx, _path(kind, key, "replay"), {"reason": reason, "seq": seq}, _ROW)
         return

@@ -18,7 +18,7 @@ MERCHANTS = Resource(
     ("id", "name", "reseller_id", "default_region", "default_pool", "weight", "max_concurrent", "agents"),
 )
 MERCHANTS.add_show(app, "One merchant.")
-MERCHANTS.add_remove(app, "Remove a merchant. Refused while anything hangs below it.")
+MERCHANTS.add_remove(app, "Remove a merchant. Refused while it still has dependent objects.")
 
 Reseller = Annotated[str, typer.Option(help="The reseller it belongs to.")]
 Region = Annotated[str, typer.Option(help="Country of phones without one, for example US; or `none`.")]

@@ -30,8 +30,8 @@ _OCCURRENCE = (
 def create(
     ctx: Context,
     phone: Annotated[str, typer.Option(help="Whom to call, best as E.164.")],
-    at: Annotated[str, typer.Option(help="When, by the clock on the wall: 2030-05-01T09:00.")],
-    timezone: Annotated[str, typer.Option(help="Where that clock hangs, for example Asia/Kolkata.")],
+    at: Annotated[str, typer.Option(help="When, as wall time: 2030-05-01T09:00.")],
+    timezone: Annotated[str, typer.Option(help="The time zone, for example Asia/Kolkata.")],
     rrule: Annotated[str, typer.Option(help="How it recurs: FREQ=WEEKLY;BYDAY=MO,TH. Left out: once.")] = "",
     merchant: Merchant = "",
     message: Annotated[str, typer.Option(help="What the agent is to say.")] = "",

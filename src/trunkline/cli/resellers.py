@@ -15,7 +15,7 @@ app.callback()(connect)
 
 RESELLERS = Resource("resellers", ("id", "name", "created_at"))
 RESELLERS.add_show(app, "One reseller.")
-RESELLERS.add_remove(app, "Remove a reseller. Refused while anything hangs below it.")
+RESELLERS.add_remove(app, "Remove a reseller. Refused while it still has dependent objects.")
 
 Name = Annotated[str, typer.Option(help="For people. Left out: the id.")]
 

@@ -20,7 +20,7 @@ from trunkline.cli.control import ROOT, Context, ControlCommandError, Remote, co
 from trunkline.client.errors import Unreachable
 from trunkline.client.transport import Transport
 
-app = typer.Typer(help="What goes on now, in a terminal.", invoke_without_command=True)
+app = typer.Typer(help="Live overview in a terminal.", invoke_without_command=True)
 
 BARS = " ▁▂▃▄▅▆▇█"
 QUEUES_SHOWN = 10
@@ -40,9 +40,9 @@ def top(
         bool, typer.Option("--json", help="Print JSON for programs, a line at a time.")
     ] = False,
     every_s: Annotated[
-        float, typer.Option("--every", min=0.2, max=3600, help="Seconds between looks.")
+        float, typer.Option("--every", min=0.2, max=3600, help="Seconds between refreshes.")
     ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once, and exit.")] = False,
 ) -> None:
     """Calls, pace, lateness, channels, queues, alarms and processes, looked at again and again until Ctrl-C."""
     connect(ctx, url, key, as_json)
@@ -87,7 +87,7 @@ async def _watch(remote: Remote, every_s: float) -> None:
                     seen = await fetch(transport)
                     print(json.dumps(seen)) if remote.as_json else display.update(view(seen), refresh=True)
                 except Unreachable as error:
-                    display.update(Text(f"{error} Looking again.", style="red"), refresh=True)
+                    display.update(Text(f"{error} Retrying.", style="red"), refresh=True)
                 except Exception as error:
                     raise ControlCommandError(str(error)) from error
                 await asyncio.sleep(every_s)
@@ -124,7 +124,7 @@ def _warnings(seen: Mapping[str, Any]) -> list[RenderableType]:
     lines = [f"STOPPED {stop['scope']} {stop['subject']}: {stop['reason'] or ''}" for stop in stopped]
     lines += [f"ALARM {alarm['severity']} {alarm['name']} {alarm['subject']}" for alarm in seen["alarms"]]
     if seen["overview"]["is_led"] is False:
-        lines.append("NOBODY LEADS: the schedule is not loaded")
+        lines.append("NO LEADER: measured alarms are not evaluated")
     return [Text(line, style="bold red") for line in lines]
 
 

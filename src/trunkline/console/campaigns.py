@@ -58,7 +58,7 @@ async def start(visit: PageRequest) -> ActionDone:
 
 async def pause(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/pause", _reason(visit))
-    return ActionDone("It rests: within a second nobody new is called.", _here(visit))
+    return ActionDone("It is paused: within a second no new call is started.", _here(visit))
 
 
 async def resume(visit: PageRequest) -> ActionDone:
@@ -69,7 +69,7 @@ async def resume(visit: PageRequest) -> ActionDone:
 async def stop(visit: PageRequest) -> ActionDone:
     body = _reason(visit) | {"hang_up": "hang_up" in visit.form}
     await visit.api.post(f"{_path(visit)}/stop", body)
-    return ActionDone("It is stopped for good. Whoever waited is not called.", _here(visit))
+    return ActionDone("It is stopped for good. Waiting leads are not called.", _here(visit))
 
 
 def _share(percent: str) -> float | str:

@@ -51,7 +51,7 @@ async def resume(visit: PageRequest) -> ActionDone:
     if (set_by := visit.form.get("set_by")) and visit.form.get("scope") not in _WHOLE:
         query["set_by"] = set_by
     state = await visit.api.delete(path, query)
-    result = "goes on" if state["state"] != "stopped" else "is still stopped by somebody else"
+    result = "goes on" if state["state"] != "stopped" else "is still stopped by another level"
     return ActionDone(f"{name} {result}.", back(visit, "/control"))
 
 

@@ -62,7 +62,7 @@ async def show_one(visit: PageRequest) -> Shown:
 async def replay_kind(visit: PageRequest) -> ActionDone:
     kind = visit.part("kind")
     result = await visit.api.post(f"/mailboxes/{segment(kind)}/replay", _reason(visit))
-    return ActionDone(f"{result['replayed']} mailboxes get another turn.", at("/mailboxes"))
+    return ActionDone(f"{result['replayed']} mailboxes are queued again.", at("/mailboxes"))
 
 
 async def replay(visit: PageRequest) -> ActionDone:
@@ -71,7 +71,7 @@ async def replay(visit: PageRequest) -> ActionDone:
     if seq := visit.form.get("seq"):
         body["seq"] = _number(seq)
     await visit.api.post(f"{_path(visit)}/replay", body)
-    return ActionDone("It gets another turn.", back(visit, "/mailboxes"))
+    return ActionDone("It is queued again.", back(visit, "/mailboxes"))
 
 
 async def set_aside(visit: PageRequest) -> ActionDone:

@@ -42,7 +42,7 @@ async def show_one(visit: PageRequest) -> Shown:
 
 async def pause(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/pause")
-    return ActionDone("It rests. What waits is skipped.", _here(visit))
+    return ActionDone("It is paused. Waiting occurrences are skipped.", _here(visit))
 
 
 async def resume(visit: PageRequest) -> ActionDone:

@@ -301,7 +301,7 @@ class _Explainer:
     def _expired(self) -> GateCheck:
         lead = self._lead
         is_open = lead.expires_at is None or lead.earliest_at < lead.expires_at
-        return GateCheck("expired", is_open, None if is_open else "it was to be called earlier")
+        return GateCheck("expired", is_open, None if is_open else "it was due earlier")
 
     def _do_not_call(self) -> GateCheck:
         lead, standing = self._lead, self._standing
@@ -414,14 +414,14 @@ def _missing_agent(room: AgentRoom, tiers: Sequence[str]) -> str | None:
         return None
     if not room.known:
         return (
-            "no agent is known. Start one, or where other people's agents answer, set AGENTS=elsewhere, or `agents` of "
+            "no agent is registered. Start one, or for external agents set AGENTS=elsewhere, or `agents` of "
             "the merchant or the pool to `elsewhere`"
         )
     if not room.serving:
         return f"no agent is in a tier that its calls reach ({', '.join(tiers)}). Start more, or change TIER_CONFIG"
     if not room.able:
         return "no agent takes calls: those that serve it are silent, draining or not ready"
-    return "every agent that its calls reach is busy, or left to callers"
+    return "every agent that can take its calls is busy, or in the inbound reserve"
 
 
 def _is_stated(value: Any) -> bool:

@@ -41,45 +41,45 @@ _SENTENCES = {
     "due": "It is not due yet",
     "control": "Calls are stopped",
     "event_dispatch": "This platform does not call it",
-    "dialers": "No process dials",
+    "dialers": "No dialer is running",
     "number": "No number may dial it",
-    "cooldown": "Its carrier refuses our calls",
+    "cooldown": "The carrier refuses calls",
     "expired": "It has expired, and ends",
     "attempts": "All of its attempts are used up",
     "do_not_call": "The person must not be called",
     "agents": "It waits for an agent",
-    "policy": "Nobody is called under its rules",
+    "policy": "Its calling policy allows no calls",
     "destination": "Its number may not be called: the destination is not allowed",
     "window": "Its calling window is closed",
-    "precheck": "Its pre-check has not been asked or has not passed lately",
+    "precheck": "Its pre-check has not run or has not passed recently",
     "limit": "A limit has been reached",
-    "spend": "The money of the day is spent",
-    "pace": "Calls are started more slowly than it would like",
+    "spend": "The daily spending limit has been reached",
+    "pace": "A pace limit delays it",
     "person": "The person is being called already",
     "channel": "It waits for a channel",
     "projection": "Calls are placed from Postgres, at a reduced rate",
-    "error": "Its last try failed",
+    "error": "The last attempt to start its call failed",
 }
 _SUBJECTS = {
-    "no_agent_brake": "people of this merchant answered and found no agent, so nobody is called for a while",
-    "no_agent_free": "every agent that its calls reach is busy, or left to callers",
-    "agents_for_ringing_calls": "the free agents are counted on by calls that ring",
-    "abandon_max": "one more call without an agent kept for it would be above `abandon_max`",
-    "slot_taken": "the agent that was proposed was taken",
-    "resuming": "they grow back to their full pace after a stop",
+    "no_agent_brake": "answered calls of this merchant had no agent, so the no-agent brake stops its dials for a while",
+    "no_agent_free": "every agent that can take its calls is busy, or in the inbound reserve",
+    "agents_for_ringing_calls": "the free agents are needed for calls that are ringing",
+    "abandon_max": "one more call without a reserved agent would exceed `abandon_max`",
+    "slot_taken": "another call took the proposed agent",
+    "resuming": "the pace ramps up after a stop",
     "event_dispatch": "the flag event_dispatch leaves it to another system",
-    "unread": "the process that dials does not know yet what is stopped",
-    "database_went_back": "Postgres stands at an earlier moment than the process that dials has seen",
+    "unread": "the dialer has not read the controls yet",
+    "database_went_back": "Postgres is at an earlier state than the dialer has seen",
     "policy_unreadable": "its calling policy cannot be read",
     "number_not_active": "the number is not active",
     "number_changed": "the number has been changed",
     "above_maximum": "the number has fewer channels now",
     "number_full": "the number has more calls than its maximum",
     "same_lead": "it is being called already",
-    "being_changed": "somebody was changing it",
+    "being_changed": "another transaction was changing it",
     "account": "the pace of the carrier account",
     "campaign": "the pace of the campaign",
-    "needed": "it is asked when its turn comes",
+    "needed": "the dialer runs it when the lead's turn comes",
     "never_opens": "it never opens",
 }
 # The same subject at two gates: a number's pace, or a number that a carrier refuses.
@@ -87,7 +87,7 @@ _BY_GATE = {
     ("pace", "number"): "the pace of the number",
     ("cooldown", "account"): "the account cools down, and is tried with one call at a time",
     ("cooldown", "number"): "the number cools down, and is tried with one call at a time",
-    ("cooldown", "process"): "a process that dials cannot reach the carrier",
+    ("cooldown", "process"): "a dialer cannot reach the carrier",
     ("cooldown", "country"): "the account cools down for this country, and is tried with one call at a time",
 }
 
@@ -152,9 +152,9 @@ def ranked(checks: Sequence[GateCheck], refusal: RecordedDecision | None) -> lis
 
 def sentence(closed: Sequence[GateCheck]) -> str:
     if not closed:
-        return "Nothing stands in its way: it is called as soon as it is its turn."
+        return "No gate refuses it: a dialer calls it when its turn comes."
     first = closed[0]
-    words = _SENTENCES.get(first.gate, f"It is held up by {first.gate}")
+    words = _SENTENCES.get(first.gate, f"It is refused by the gate {first.gate}")
     parts = [f"{words}: {first.detail}" if first.detail else words]
     if first.set_by:
         parts.append(f"set by {first.set_by}")

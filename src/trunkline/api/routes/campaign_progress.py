@@ -50,7 +50,7 @@ class CampaignProgressOut(BaseModel):
     "/{campaign_id}/progress",
     response_model=CampaignProgressOut,
     responses=READ_ERRORS,
-    summary="How far is a campaign?",
+    summary="Get the progress of a campaign",
 )
 async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignProgressOut:
     """From counts that are maintained with every change of its leads."""

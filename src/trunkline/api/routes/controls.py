@@ -68,8 +68,8 @@ class StopOut(Out):
     state: State
     share: float = Field(description="The part of its usual starts that it may make: 0 while stopped.")
     set_by: Level = Field(description="Who set it, and who alone can lift it.")
-    reason: str | None = Field(description="null if somebody above you set it.")
-    changed_by: str | None = Field(description="null if somebody above you set it.")
+    reason: str | None = Field(description="null if a level above you set it.")
+    changed_by: str | None = Field(description="null if a level above you set it.")
     changed_at: datetime
     stopped_at: datetime
     expires_at: datetime | None
@@ -224,7 +224,7 @@ async def _stop(api: Api, who: Principal, what: ControlSubject, body: StopIn) ->
             await _require_settled(tx)
         control = await controls.stop(tx, new)
         if control.phase(control.seen_at) != "stopped":
-            raise invalid(FieldProblem("expires_at", "This moment has passed."))
+            raise invalid(FieldProblem("expires_at", "This time is in the past."))
         await _audit(tx, who, "control.stopped", what, control)
         in_force = await controls.get(tx, what.scope, what.subject)
     return _together(what, who, in_force)

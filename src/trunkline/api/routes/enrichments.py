@@ -42,7 +42,7 @@ class EnrichmentOut(Out):
         description="The path of the recording here, if it is kept as a file of ours."
     )
     transcript: str | None
-    data: Any = Field(description="Whatever else the enricher found out.")
+    data: Any = Field(description="Other data that the enricher collected.")
     created_at: datetime
     updated_at: datetime
 
@@ -55,7 +55,7 @@ class EnrichmentsOut(Out):
     "/{attempt_id}/enrichments",
     response_model=EnrichmentsOut,
     responses=READ_ERRORS,
-    summary="What was found out about a call",
+    summary="Get the enrichment of a call",
 )
 async def list_enrichments(attempt_id: UUID, who: ReadKey, api: Deps) -> EnrichmentsOut:
     """By the id of its attempt. Also of inbound calls, which have no lead."""

@@ -226,7 +226,7 @@ async def replay_dead(body: ReplayJobsIn, who: AdminKey, api: Deps) -> ReplayOut
     return ReplayOut(replayed=len(back), superseded=count - len(back))
 
 
-@router.get("/types", response_model=TypesOut, responses=READ_ERRORS, summary="What there is of each type")
+@router.get("/types", response_model=TypesOut, responses=READ_ERRORS, summary="Count jobs by type")
 async def list_types(who: ReadKey, api: Deps) -> TypesOut:
     """For keys of the platform, since the counts are over all tenants; for others the list is empty."""
     if not who.tenant.is_platform:
@@ -296,7 +296,10 @@ async def get_job(job_id: UUID, who: ReadKey, api: Deps) -> JobDetailOut:
 
 
 @router.get(
-    "/{job_id}/progress", response_model=JobProgressOut, responses=READ_ERRORS, summary="How far is a job?"
+    "/{job_id}/progress",
+    response_model=JobProgressOut,
+    responses=READ_ERRORS,
+    summary="Get the progress of a job",
 )
 async def get_progress(job_id: UUID, who: ReadKey, api: Deps) -> JobProgressOut:
     job = await _get(api, who, job_id)

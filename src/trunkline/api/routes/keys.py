@@ -75,7 +75,7 @@ class KeyCreatedOut(KeyOut):
 async def create_key(body: KeyIn, who: AdminKey, api: Deps) -> KeyCreatedOut:
     """For the tenant of your own key, or for one below it. Only this response shows the key."""
     if body.expires_at is not None and body.expires_at <= api.deps.clock.now():
-        raise invalid(FieldProblem("expires_at", "This moment has passed."))
+        raise invalid(FieldProblem("expires_at", "This time is in the past."))
     if len(set(body.scopes)) < len(body.scopes):
         raise invalid(FieldProblem("scopes", "Name each scope once."))
     secret = key_format.mint()

@@ -56,7 +56,7 @@ class AttemptOut(Out):
     end_reason: str | None
     duration_s: int | None
     agent: Agent | None = Field(
-        description="Who took the call, once it has ended. `joined`: an agent of ours. `external`: one that is not "
+        description="Who took the call, once it has ended. `joined`: an agent of the platform. `external`: one that is not "
         "ours to see. `none`: nobody. `unknown`: nobody can say; it counts as answered. null: nobody answered, or the "
         "call goes on."
     )
@@ -108,7 +108,7 @@ class LeadOut(Out):
 
 
 class TimelineEventOut(Out):
-    at: datetime = Field(description="When we did it, or heard of it.")
+    at: datetime = Field(description="When the platform did it, or received the event.")
     clock: str = Field(
         description="Whose clock `at` is: `ours`, or `carrier` where only that is known any more."
     )
@@ -127,7 +127,7 @@ class TimelineEventOut(Out):
 
 class LeadDetailOut(LeadOut):
     attempts: list[AttemptOut] = Field(description="Every dial, in order.")
-    enrichments: list[EnrichmentOut] = Field(description="What was found out about its calls, in order.")
+    enrichments: list[EnrichmentOut] = Field(description="The enrichments of its calls, in order.")
     decisions: list[DecisionOut] = Field(description="Every reason for which it was not called.")
     timeline: list[TimelineEventOut] = Field(
         description="What happened to it, in order: attempt by attempt, each step by step, and everything else between "

@@ -84,7 +84,7 @@ FAILED: Responses = {
     status: {"model": FailedUploadOut, "description": text}
     for status, text in (
         (400, "The body cannot be read any further."),
-        (408, "The body came too slowly."),
+        (408, "The body arrived too slowly."),
         (413, "The body is too large, or has too many rows."),
         (422, "A row was refused, so with `atomic` all were."),
         (503, "The database cannot be reached. Send the same request again."),

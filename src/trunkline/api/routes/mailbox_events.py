@@ -48,7 +48,7 @@ class EventIn(Body):
         description="The same key again is the same event. Without one, a repetition is another event.",
     )
     urgent: bool | None = Field(
-        None, description="`false`: it may wait for the next look at the mailbox, within a second."
+        None, description="`false`: it may wait for the next sweep of mailboxes, within a second."
     )
 
 

@@ -55,7 +55,7 @@ class MailboxOut(Out):
     processed: int = Field(description="Every event up to this number is processed or set aside.")
     failures: int = Field(description="In a row.")
     last_error: str | None
-    locked_by: str | None = Field(description="The worker that has it in hand.")
+    locked_by: str | None = Field(description="The worker that has claimed it.")
     claimable_at: datetime | None = Field(
         description="Its turn if queued, the end of its lease if processing."
     )
@@ -94,7 +94,9 @@ class EventQuery(PageQuery):
 
 
 class StuckQuery(PageQuery):
-    in_hand_for_s: float = Field(600, ge=0, le=1e9, description="In one worker's hands for at least so long.")
+    in_hand_for_s: float = Field(
+        600, ge=0, le=1e9, description="Claimed by one worker for at least this long."
+    )
 
 
 class ReplayMailboxesIn(Body):
@@ -137,7 +139,9 @@ class ReplayedOut(Out):
     replayed: int = Field(description=f"At most {REPLAY_MAX} at a time: ask again until it is 0.")
 
 
-@router.get("", response_model=SummariesOut, responses=READ_ERRORS, summary="What waits, is in hand or dead")
+@router.get(
+    "", response_model=SummariesOut, responses=READ_ERRORS, summary="Count mailboxes by kind and status"
+)
 async def summarize(who: ReadKey, api: Deps) -> SummariesOut:
     """By kind and status. Idle mailboxes are not counted."""
     async with api.store.reading() as connection:
@@ -149,7 +153,10 @@ async def summarize(who: ReadKey, api: Deps) -> SummariesOut:
 
 
 @router.get(
-    "/stuck", response_model=MailboxesOut, responses=READ_ERRORS, summary="List what is in hand for long"
+    "/stuck",
+    response_model=MailboxesOut,
+    responses=READ_ERRORS,
+    summary="List mailboxes that are claimed for long",
 )
 async def list_stuck(query: Annotated[StuckQuery, Query()], who: ReadKey, api: Deps) -> MailboxesOut:
     """The longest first, of every kind. A handler is slow, or its worker died and the lease is long."""

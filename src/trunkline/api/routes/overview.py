@@ -92,7 +92,7 @@ class OverviewOut(Out):
     is_led: bool | None = Field(description="Whether a leader is there; null to tenants.")
 
 
-@router.get("", response_model=OverviewOut, responses=READ_ERRORS, summary="What goes on now")
+@router.get("", response_model=OverviewOut, responses=READ_ERRORS, summary="Get the live overview")
 async def get_overview(who: ReadKey, api: Deps) -> OverviewOut:
     """Calls, channels, pace, lateness, queues and processes. It costs the same with a million leads as with ten."""
     tenant = who.tenant

@@ -86,7 +86,7 @@ class WebhookRoutes:
     def raw_routes(self) -> list[RawRoute]:
         return [
             _route("POST", "status", self.event, "A call changed its state"),
-            _route("GET", "status", self.seen, "Which URL is seen here, for whoever can sign one"),
+            _route("GET", "status", self.seen, "Show the URL that this server sees, for a signed request"),
             _route("POST", "recording", self.event, "A recording is ready"),
             _route("POST", "machine", self.event, "Whether a machine answered"),
             _route("POST", "stream", self.event, "The stream of a call began, failed or ended"),
@@ -243,11 +243,11 @@ def _operation(summary: str) -> dict[str, Any]:
         "parameters": [{"name": "carrier", "in": "path", "required": True, "schema": {"type": "string"}}],
         "responses": {
             "200": {"description": "What the carrier shall do with the call, in its own language."},
-            "202": {"description": "Believed, and not understood."},
+            "202": {"description": "The signature is valid; the content is not understood."},
             "204": {"description": "Kept."},
             "401": {"description": "The password is missing (Exotel)."},
             "403": {"description": "The signature does not fit, or the webhook is too old."},
             "413": {"description": "Larger than any webhook."},
-            "503": {"description": "It cannot be kept now; send it again."},
+            "503": {"description": "It cannot be stored now; send it again."},
         },
     }
