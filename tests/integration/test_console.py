@@ -243,7 +243,7 @@ async def test_a_leads_page_shows_reports_recordings_and_costs_escaped(world: Co
         )
     visitor = await world.visitor(world.api.keys["a1", "read"])
     page = text(await visitor.open(f"/console/leads/{ids['lead_id']}"))
-    assert "What call 1 left behind" in page
+    assert "Results of call 1" in page
     assert "Hello. Goodbye." in page
     assert '<td data-label="Cost">0.012</td>' in page
     assert "0.014 USD" in page

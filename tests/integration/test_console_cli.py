@@ -49,7 +49,7 @@ async def test_top_shows_queues_stops_and_a_missing_leader(run: Run, world: Cons
     assert [queue["merchant_id"] for queue in seen["overview"]["queues"]] == ["a1"]
     shown = (await run("top", "--once", as_json=False)).stdout
     assert "STOPPED merchant a2: complaints" in shown
-    assert "NOBODY LEADS" in shown
+    assert "NO LEADER" in shown
     assert "a1-pool" in shown
 
 

@@ -196,7 +196,7 @@ def closed(found: dict[str, Any]) -> list[str]:
 async def test_why_reports_that_nothing_stands_in_the_way(world: ApiWorld) -> None:
     found = await ask_why(world, await world.make_lead("a1"))
     assert closed(found) == []
-    assert found["answer"].startswith("Nothing stands in its way")
+    assert found["answer"].startswith("No gate refuses it")
 
 
 async def test_why_names_every_closed_gate(world: ApiWorld) -> None:

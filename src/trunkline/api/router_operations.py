@@ -360,7 +360,7 @@ OPERATIONS: Mapping[str, Schema] = {
     ),
     "POST /api/v1/pods/{name}/heartbeat": _operation(
         "Heartbeat of a pod, with the calls that it holds",
-        "Registers a pod that is not known yet. Every field may be left out; docs/reference/api.md says what each is for.",
+        "Registers an unknown pod. Every field may be left out; docs/reference/api.md says what each is for.",
         {
             "200": _said("What the router knows of it.", _HEARD),
             **_BAD,

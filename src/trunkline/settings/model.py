@@ -1,4 +1,4 @@
-"""All settings of the platform, in the groups of `infrastructure`, `calling`, `routing` and `workers`. To add one, add a
+"""All settings of the platform, in the groups `infrastructure`, `calling`, `routing` and `workers`. To add one, add a
 field to its group; `python -m trunkline.settings.document` documents it.
 
 A field has all properties of its variable: the name in the environment, the default, the meaning, and by its type the

@@ -56,9 +56,9 @@ class AttemptOut(Out):
     end_reason: str | None
     duration_s: int | None
     agent: Agent | None = Field(
-        description="Who took the call, once it has ended. `joined`: an agent of the platform. `external`: one that is not "
-        "ours to see. `none`: nobody. `unknown`: nobody can say; it counts as answered. null: nobody answered, or the "
-        "call goes on."
+        description="Who took the call, once it has ended. `joined`: an agent of the platform. `external`: an agent "
+        "that the platform cannot see. `none`: no agent. `unknown`: there is no evidence; it counts as answered. null: "
+        "the call was not answered, or is live."
     )
     cost_micros: int | None = Field(
         description="What it cost by the price of its merchant's policy, in millionths of that currency. null: no "
