@@ -15,7 +15,9 @@ from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.settlement import Settler
 from trunkline.mailbox.worker import MailboxWorker
+from trunkline.model import Outcome
 from trunkline.store.mailboxes import NewEvent
+from trunkline.telemetry import metrics
 
 
 @dataclass
@@ -100,6 +102,25 @@ async def test_many_calls_are_folded_in_one_transaction(exchange: Exchange) -> N
     assert [tuple(row)[1:] for row in rows] == [("ended", False, 3)]
     assert sorted(exchange.ended) == sorted(attempts)
     assert await exchange.world.value("SELECT count(*) FROM leads WHERE outcome = 'ANSWERED'") == 30
+
+
+async def test_every_ended_call_of_a_batch_is_counted_under_its_outcome(exchange: Exchange) -> None:
+    def counted() -> list[float]:
+        return [
+            metrics.REGISTRY.get_sample_value(
+                "trunkline_calls_finished_total", {"carrier": "twilio", "outcome": outcome.value}
+            )
+            or 0.0
+            for outcome in (Outcome.ANSWERED, Outcome.VOICEMAIL)
+        ]
+
+    before = counted()
+    for by in ("human", "human", "human", "machine_start", "machine_start"):
+        attempt = await exchange.dialled()
+        await exchange.tell(attempt, "answered", answered_by=by)
+        await exchange.tell(attempt, "ended", reason="completed", duration_s=3)
+    await exchange.worker.drain()
+    assert [now - then for now, then in zip(counted(), before, strict=True)] == [3, 2]
 
 
 async def test_an_unreadable_event_is_set_aside_and_the_call_goes_on(exchange: Exchange) -> None:

@@ -194,6 +194,14 @@ def test_a_call_was_answered_by_a_machine_if_any_event_says_so(
     assert fold(CallFacts(S.ANSWERED), told(*events)).is_machine is is_machine
 
 
+@pytest.mark.parametrize(
+    ("said", "agent_joined"), [([True], True), ([True, False], False), ([False, True], False), ([None], None)]
+)
+def test_a_call_had_no_agent_if_any_event_says_so(said: list[Any], agent_joined: bool | None) -> None:
+    events = [event("reported", number, agent_joined=each) for number, each in enumerate(said)]
+    assert fold(CallFacts(S.ANSWERED), told(*events)).agent_joined is agent_joined
+
+
 LOST = [event("ringing", 1), event("ended", 35, reason="completed", duration_s=30)]
 
 
