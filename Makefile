@@ -12,6 +12,7 @@
 # make alarm-drill checks that alarms are raised in time, and none by everyday work; twenty minutes, ARGS=--quick for less, ARGS=--keep writes docs/proof/alarms.md
 # make proof-refusals runs the faults of bench/refusals in full and writes docs/proof/refusals.md; takes half an hour
 # make proof-overdial runs bench/overdial in full and writes docs/proof/overdial.md; takes three quarters of an hour
+# make mutations  takes guards out of a copy of the code, one at a time, and checks that tests notice; ARGS="id …" for some, ARGS=--keep writes docs/proof/mutations.md
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
 # make screenshots takes the images of the README from the console; needs Chromium
 # make release    wheel and sdist into dist/, and the demo run from the wheel in an environment of its own
@@ -38,7 +39,7 @@ UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test stutter lowest docs check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill kube screenshots release fmt lock clean
+.PHONY: help demo test stutter lowest docs check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill mutations kube screenshots release fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -121,6 +122,9 @@ proof-overdial: $(VENV)/.dev
 
 proof-refusals: $(VENV)/.dev
 	@$(BIN)/python -m bench.refusals --keep
+
+mutations: $(VENV)/.dev
+	@$(BIN)/python tools/mutations $(ARGS)
 
 kube:
 	@tools/build-kube
