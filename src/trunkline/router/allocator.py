@@ -312,7 +312,7 @@ class Allocator:
     async def _refused(
         self, decided: Unallocated, proposed: Allocation | NoPod | QueuedForPod | None
     ) -> NoneFree | PodWait | MustHangUp | GivenUp:
-        """Postgres gave no pod. This request frees Valkey's proposal; if it is lost, the pool manager does after 5 s."""
+        """Postgres gave no pod. A request frees Valkey's proposal; if it is lost, the pool manager does in 5 s."""
         if isinstance(proposed, Allocation) and not proposed.was_existing:
             self._in_the_background(
                 bus_router.free(self._bus, self._keys, [proposed.allocation_id], tombstone_s=0)

@@ -1,5 +1,5 @@
-"""All settings of the platform, in the groups of `infrastructure`, `calling`, `routing` and `workers`. To add one, add a
-field to its group; `python -m trunkline.settings.document` documents it.
+"""All settings of the platform, in groups: `infrastructure`, `calling`, `routing`, `workers`. To add one, add a field
+to its group; `python -m trunkline.settings.document` documents it.
 
 A field has all properties of its variable: the name in the environment, the default, the meaning, and by its type the
 allowed values. Attributes carry their unit (`read_timeout_s`); the variable has the name that operators use.
