@@ -42,4 +42,4 @@ async def test_why_names_a_pool_without_numbers_and_then_missing_agents(
         await becomes(world, lead.id, "number")
         await world.client.create_number("+14155550100", pool="p", carrier="twilio", max_channels=2)
         found = await becomes(world, lead.id, "agents")
-        assert "no agent is known" in found["answer"]
+        assert "no agent is registered" in found["answer"]

@@ -553,9 +553,7 @@ async def test_a_braked_merchants_leads_are_refused_and_why_names_the_brake(stag
     async with stage.database.connection() as conn:
         found = await why(conn, Policies(fresh_s=0), PLATFORM, lead)
     assert found is not None
-    assert found.answer.startswith(
-        "It waits for an agent: people of this merchant answered and found no agent"
-    )
+    assert found.answer.startswith("It waits for an agent: answered calls of this merchant had no agent")
     assert found.next_at == until
 
 

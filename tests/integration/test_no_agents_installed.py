@@ -46,7 +46,7 @@ async def test_why_names_that_no_agent_is_known_and_the_remedy(dialing: Dialing)
     found = await agents_of(dialing, await dialing.lead())
     assert not found.is_open
     assert found.detail is not None
-    assert "no agent is known" in found.detail
+    assert "no agent is registered" in found.detail
     assert "AGENTS=elsewhere" in found.detail
 
 

@@ -597,7 +597,7 @@ async def test_why_names_a_recent_refusal_whose_gate_is_open_again(dialing: Dial
     )
     found = await ask(dialing, lead)
     assert found.refused_by == "agents"
-    assert "would be above `abandon_max`, refused 210 times" in found.answer
+    assert "would exceed `abandon_max`, refused 210 times" in found.answer
     await dialing.run("UPDATE decisions SET last_at = now() - interval '1 hour'")
     assert (await ask(dialing, lead)).refused_by is None, "that was an hour ago, and nothing refuses it now"
 

@@ -8,7 +8,7 @@ import pytest
 from trunkline.cli import call
 from trunkline.client.transport import Transport
 
-WHY = "It waits for an agent: no agent is known."
+WHY = "It waits for an agent: no agent is registered."
 
 
 class Api:
