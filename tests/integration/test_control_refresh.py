@@ -198,26 +198,6 @@ async def test_without_postgres_the_last_known_state_holds_and_the_gauges_say_so
     assert gauge == 1
 
 
-async def test_may_start_refuses_under_a_promoter_stop_or_a_later_beat(database: Database, bus: Bus) -> None:
-    one = await opened(database, bus)
-    mark = one.guardian.mark
-    assert mark is not None
-
-    async def may_start(beat: int = mark.beat) -> bool:
-        async with database.transaction() as tx:
-            return await controls.may_start(tx, mark.installation, beat)
-
-    assert await may_start()
-    assert not await may_start(mark.beat + 1), "an earlier moment of the database"
-    await stop(database, Scope.MERCHANT, "shop")
-    assert await may_start()
-    await stop(database, Scope.PROMOTER, ends_in_s=100)
-    assert not await may_start()
-    async with database.connection() as conn:
-        await conn.execute("UPDATE controls SET ends_at = clock_timestamp() - interval '1 s'")
-    assert await may_start()
-
-
 async def test_a_flag_is_in_force_after_the_next_refresh(database: Database, bus: Bus) -> None:
     one = await opened(database, bus)
     asked = Flags(one.board)

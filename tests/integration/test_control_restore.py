@@ -19,8 +19,9 @@ from trunkline.control.flags import FlagBoard
 from trunkline.control.guardian import Guardian, Heartbeat
 from trunkline.control.refresh import ControlRefresh
 from trunkline.loops.leader import Leadership, LeaseTimes
+from trunkline.model import Grant, new_id
 from trunkline.settings import load_settings
-from trunkline.store import controls
+from trunkline.store import controls, dispatch
 from trunkline.store import database as store_database
 from trunkline.store.controls import Level, Scope
 from trunkline.store.database import Database
@@ -101,10 +102,19 @@ async def make_old(database: Database, seconds: float) -> None:
 
 
 async def refuses_to_start(one: Process, mark: ContinuityMark) -> bool:
-    """What the transaction of an intent asks. False also while connections are still being replaced."""
+    """What the transaction of an intent reads. False also while connections are still being replaced."""
     try:
         async with one.database.transaction() as tx:
-            return not await controls.may_start(tx, mark.installation, mark.beat)
+            lead_id = await tx.fetchval("SELECT id FROM leads")
+            grant = Grant(new_id(), lead_id, version=1, number_id=new_id(), channel_no=1, due_ms=0)
+            leads = await dispatch.lock_granted(
+                tx,
+                [grant],
+                lock_timeout_ms=1000,
+                transaction_timeout_ms=1000,
+                known=(mark.installation, mark.beat),
+            )
+            return [lead.halted for lead in leads.values()] == ["database_went_back"]
     except PASSING:
         return False
 
@@ -182,6 +192,7 @@ async def test_a_running_process_stops_when_its_database_was_restored(
     database_url: str, server: Server, bus: Bus
 ) -> None:
     await live_on(database_url, bus)
+    await add_a_lead(database_url)
     await server.back_up()
     async with process(database_url, bus) as one:
         await one.look()
