@@ -79,7 +79,7 @@ FROM numbers AS n, generate_series(1, n.max_channels) AS line (no)
 """
 TYPES = {
     "pools": "text, int",
-    "channels": "text[], uuid[], int, int, uuid[], uuid[]",
+    "channels": "text[], uuid[], int, int, uuid[], uuid[], text[]",
     "flows": "text[], text[], uuid[], int, uuid[]",
 }
 
@@ -193,7 +193,7 @@ async def explained(url: str, mode: str) -> tuple[int, float]:
         nothing, each = UUID(int=0), [UUID(int=0)] * len(pools)
         for name, args in (
             ("pools", ("", POOLS_MAX)),
-            ("channels", (pools, each, EACH_MIN, WANTED, [], [])),
+            ("channels", (pools, each, EACH_MIN, WANTED, [], [], [])),
             ("flows", (pools, [""] * len(pools), each, EACH_MIN, [nothing])),
         ):
             plan = await explain(connection, name, args)
