@@ -87,7 +87,7 @@ class Slot(Value, frozen=True):
     source_pool: str = ""
 
 
-class AgentRoom(Value, frozen=True):
+class FreeSlots(Value, frozen=True):
     """Slots that dials could reserve now: of the tiers that every merchant falls back to, together, and of tiers that
     only some merchants have. A hint for the match: the intent decides."""
 

@@ -25,6 +25,7 @@ CLASSES: Mapping[str, str] = {"Happening": "TimelineEvent"}
 # New event -> the event that it was.
 LOG_EVENTS: Mapping[str, str] = {
     "account.refresh_failed": "account.look_failed",
+    "agents.owners_not_written": "agents.owners_untold",
     "call.reappeared_late": "call.surfaced_late",
     "cooldown.begun": "cooldown",
     "jobs.blocks_the_event_loop": "job_blocks_the_event_loop",

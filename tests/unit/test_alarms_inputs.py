@@ -15,7 +15,7 @@ from trunkline.control.announcements import announcements
 from trunkline.control.document import rewritten
 from trunkline.control.inputs import Readings, Waits, values
 from trunkline.control.waits import cause
-from trunkline.store.agents import AgentRoom
+from trunkline.store.agents import AgentCapacity
 from trunkline.store.alarms import Alarm
 from trunkline.store.presence import Losses, MeasuredValue
 from trunkline.store.waiting import WaitingFlow
@@ -60,7 +60,7 @@ def test_overdue_leads_are_a_halt_only_while_nothing_is_placed() -> None:
     assert over(replace(waits(flow()), was_placed=True)) == {}
 
 
-BUSY, GONE = AgentRoom(4, 2, 2, False), AgentRoom(4, 2, 0, False)
+BUSY, GONE = AgentCapacity(4, 2, 2, False), AgentCapacity(4, 2, 0, False)
 
 
 @pytest.mark.parametrize(

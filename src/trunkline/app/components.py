@@ -20,7 +20,7 @@ from trunkline.control.refresh import ControlRefresh
 from trunkline.control.webhook import AlarmWebhook
 from trunkline.dispatch.agents import AgentRule, NoAgentsNeeded
 from trunkline.dispatch.calls import LIMITS, CallFold
-from trunkline.dispatch.carrier_responses import ResultWriter
+from trunkline.dispatch.carrier_responses import CarrierResponseWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.checker import Checker
 from trunkline.dispatch.checks import CheckLimits
@@ -290,7 +290,7 @@ class Dispatch:
             runtime.clock,
             ingress.carriers,
             Callbacks(runtime.public_base_url, ingress.callback_keys, runtime.fallback_base_url),
-            ResultWriter(database, bus, self.settler, self.cooldowns),
+            CarrierResponseWriter(database, bus, self.settler, self.cooldowns),
             _sender_limits(settings),
             killed=control.controls.killed,
             unwanted=partial(is_cancelled, database),

@@ -24,7 +24,7 @@ from trunkline.leads.retries import Retries
 from trunkline.mailbox.handler import AfterCommit, Batch, Done
 from trunkline.mailbox.worker import WorkerLimits
 from trunkline.model import CallFacts, LeadDecision
-from trunkline.states import ATTEMPT_MOVES, GIVEN_UP, LIVE, AttemptState
+from trunkline.states import ATTEMPT_MOVES, LIVE, WRITTEN_OFF, AttemptState
 from trunkline.store import attempts, call_reports
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection, apart
@@ -107,7 +107,7 @@ class CallFold:
             attempt
             for attempt in locked.values()
             # No other call can have reappeared, so the others need not be folded twice.
-            if attempt.facts.state in GIVEN_UP
+            if attempt.facts.state in WRITTEN_OFF
             and late_facts.may_be_reattached(attempt)
             and late_facts.has_reappeared(attempt, fold(attempt.facts, facts[attempt.id]))
         ]

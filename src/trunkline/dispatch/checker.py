@@ -226,7 +226,7 @@ class Checker(Loop):
             settlement = await self._settler.settle(tx, locked, {check.id: decide})
             if state is AttemptState.ABSENT and not others_were_accepted:
                 await unexplained.report(tx, account, reason, check.lead_id, known)
-        metrics.ATTEMPTS_GIVEN_UP.labels(check.carrier, state.value).inc()
+        metrics.ATTEMPTS_WRITTEN_OFF.labels(check.carrier, state.value).inc()
         if state is AttemptState.UNKNOWN:
             settlement.freed.clear()  # its channel is held until no call can be live on it
         await settlement.publish(self._bus)

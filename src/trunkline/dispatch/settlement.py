@@ -1,7 +1,7 @@
 """Settlement: what follows for leads and channels from the facts of their attempts.
 
-Two callers: `ResultWriter` with the carrier's response to our request, and `CallFold` with the events it sends later.
-Both lock the leads first, write facts and consequences in one transaction, and update Valkey afterwards.
+Two callers: `CarrierResponseWriter` with the carrier's response to our request, and `CallFold` with the events that it
+sends later. Both lock the leads first, write facts and consequences in one transaction, and update Valkey afterwards.
 """
 
 from collections import Counter

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trunkline.model import CallFacts
-from trunkline.states import ATTEMPT_MOVES, GIVEN_UP, AttemptState
+from trunkline.states import ATTEMPT_MOVES, WRITTEN_OFF, AttemptState
 from trunkline.value import Value, replace
 
 # The state each kind of event proves, in the order in which they come about.
@@ -128,7 +128,7 @@ def _order(fact: Fact) -> tuple[object, ...]:
 
 def without_doubt(facts: CallFacts) -> CallFacts:
     """A call that was in doubt or written off: the reason and the time of that are no facts of the call itself."""
-    if facts.state is AttemptState.IN_DOUBT or facts.state in GIVEN_UP:
+    if facts.state is AttemptState.IN_DOUBT or facts.state in WRITTEN_OFF:
         return replace(facts, ended_at=None, end_reason=None, duration_s=None)
     return facts
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from trunkline.model import Agent, Budget, CallFacts, Entry, Finish, Retry
-from trunkline.states import GIVEN_UP, AttemptState, LeadStatus, sources
+from trunkline.states import WRITTEN_OFF, AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import Area
@@ -209,7 +209,7 @@ async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
         _SQL.write_results,
         [r.attempt_id for r in results],
         [r.state.value for r in results],
-        [",".join(state for state in sources(r.state) if state not in GIVEN_UP) for r in results],
+        [",".join(state for state in sources(r.state) if state not in WRITTEN_OFF) for r in results],
         [r.call_id for r in results],
         [r.reason for r in results],
     )

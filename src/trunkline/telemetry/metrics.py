@@ -171,7 +171,7 @@ ANSWERED_CALLS = _counter(
 ANSWERED_WITHOUT_AGENT = _counter(
     "answered_without_agent_total", "Outbound calls that were answered and had no agent.", "carrier"
 )
-ATTEMPTS_GIVEN_UP = _counter(
+ATTEMPTS_WRITTEN_OFF = _counter(
     "attempts_given_up_total", "Attempts in doubt that ended as absent or unknown.", "carrier", "state"
 )
 MASS_FREES_STOPPED = _counter(
