@@ -34,11 +34,11 @@ class PlanQuery(BaseModel):
     settings: str = Field(
         "{}",
         max_length=4000,
-        description='What it is made for, as JSON: `{"policy": {"packs": ["us-tcpa"]}, "channels": 50}`.',
+        description='The campaign to plan, as JSON: `{"policy": {"packs": ["us-tcpa"]}, "channels": 50}`.',
     )
     map: list[str] = Field([], max_length=100, description="`field:column`, as of an upload.")
     merchant_id: ObjectId | None = Field(
-        None, description="Whose policies hold too. Left out: the key's own merchant, or none."
+        None, description="The merchant whose policies apply too. Left out: the key's own merchant, or none."
     )
 
 
@@ -64,17 +64,17 @@ class AssumedOut(BaseModel):
 
 class PlanOut(BaseModel):
     rows: int
-    people: int = Field(description="Who would be called.")
+    people: int = Field(description="People who would be called.")
     calls: int
     answered: int
-    not_reached: int = Field(description="Called as often as allowed, and never answered.")
-    not_called: dict[str, int] = Field(description="Who would not be called, by reason.")
+    not_reached: int = Field(description="People who were called as often as allowed, and did not answer.")
+    not_called: dict[str, int] = Field(description="People who would not be called, by reason.")
     first_call_at: datetime | None
     last_call_at: datetime | None
     ends_at: datetime | None
     calls_per_hour: list[HourOut]
     held_back_by: dict[str, int] = Field(description="In how many minutes each bound held calls back.")
-    problems: list[PlanProblemOut] = Field(description="The first 100 who would not be called.")
+    problems: list[PlanProblemOut] = Field(description="The first 100 people who would not be called.")
     assumed: AssumedOut
 
 
@@ -95,7 +95,7 @@ class PlanOut(BaseModel):
             },
         }
     },
-    summary="Plan a campaign without calling anybody",
+    summary="Plan a campaign without placing calls",
 )
 async def plan_campaign(
     request: Request, query: Annotated[PlanQuery, Query()], who: LeadsKey, api: Deps

@@ -30,19 +30,21 @@ class CampaignProgressOut(BaseModel):
     status: Status
     leads: int
     waiting: int = Field(description="Not called yet, or to be called again.")
-    to_be_retried: int = Field(description="Of those that wait, called at least once.")
+    to_be_retried: int = Field(description="Waiting leads that were called at least once.")
     calling: int = Field(description="Being called now.")
     finished: int
-    outcomes: dict[str, int] = Field(description="Of those that have finished.")
+    outcomes: dict[str, int] = Field(description="Of the finished leads, by outcome.")
     attempts: int
-    share: float = Field(description="Of the leads that have finished, from 0 to 1.")
-    finished_per_minute: float = Field(description="In the last ten minutes, or since it runs.")
-    next_due_at: datetime | None = Field(description="When the next of those that wait is due.")
+    share: float = Field(description="The share of finished leads, from 0 to 1.")
+    finished_per_minute: float = Field(description="In the last ten minutes, or since the campaign started.")
+    next_due_at: datetime | None = Field(description="When the next waiting lead is due.")
     estimated_end_at: datetime | None = Field(
-        description="If it goes on as in the last ten minutes, or since it runs, in its windows. null: it does not "
-        "run, is completed, or nobody knows."
+        description="The estimated end, at the pace of the last ten minutes, or since the campaign started, "
+        "within its windows. null: the campaign does not run, is completed, or there is no estimate."
     )
-    abandonment: CampaignSharesOut = Field(description="People who answered and found no agent.")
+    abandonment: CampaignSharesOut = Field(
+        description="Abandoned calls: a person answered, and no agent took the call."
+    )
     as_of: datetime
 
 

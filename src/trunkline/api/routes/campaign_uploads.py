@@ -64,10 +64,10 @@ class CampaignUploadQuery(BaseModel):
     )
     encoding: Literal["utf-8", "utf-16", "latin-1", "windows-1252"] = "utf-8"
     atomic: bool = Field(
-        False, description="All rows or none, up to 100,000: one that is refused undoes the others."
+        False, description="All rows or none, up to 100,000: one refused row rolls the others back."
     )
     results: Literal["all", "problems"] = Field(
-        "problems", description="Of which rows the answer tells: of all, or of those that made no lead."
+        "problems", description="Which rows the response lists: all, or those that created no lead."
     )
 
 
@@ -79,7 +79,7 @@ class CampaignUploadQuery(BaseModel):
         **FAILED,
         200: {
             "model": UploadOut,
-            "description": "What became of each row.",
+            "description": "The result of each row.",
             "content": {NDJSON: {"schema": {"type": "string"}}},
         },
     },

@@ -24,21 +24,21 @@ class WhichAccount(Body):
 
     carrier: CarrierName
     account: AccountName = Field(
-        "default", description="The account's name. `default`: the environment's too."
+        "default", description="The account's name. `default` is also that of the environment."
     )
 
 
 class CarrierNumbers(BaseModel):
     carrier: str
     account: str
-    numbers: list[str] = Field(description="As E.164; those that can make calls.")
+    numbers: list[str] = Field(description="Numbers that can make calls, as E.164.")
 
 
 @router.post(
     "/numbers",
     response_model=CarrierNumbers,
     responses=WRITE_ERRORS | _REFUSALS,
-    summary="Ask a carrier for an account's numbers",
+    summary="List an account's numbers at its carrier",
 )
 async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> CarrierNumbers:
     """Queries the carrier itself, so it also checks the credentials. For a key of the platform."""

@@ -48,9 +48,9 @@ READERS: dict[str, Callable[[], Rows]] = {
 class UploadQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    atomic: bool = Field(False, description="All rows or none: one that is refused undoes the others.")
+    atomic: bool = Field(False, description="All rows or none: one refused row rolls the others back.")
     results: Literal["all", "problems"] = Field(
-        "all", description="Of which rows the answer tells: of all, or of those that made no lead."
+        "all", description="Which rows the response lists: all, or those that created no lead."
     )
 
 
@@ -59,7 +59,7 @@ class RowOut(BaseModel):
     result: Literal["created", "existing", "conflict", "refused"]
     request_id: str | None = None
     id: UUID | None = Field(None, description="The lead's.")
-    code: str | None = Field(None, description="Why it is a conflict or was refused, for programs.")
+    code: str | None = Field(None, description="Why the row is a conflict or was refused, for programs.")
     error: str | None = None
     fields: list[FieldErrorOut] | None = None
 
@@ -75,7 +75,7 @@ class UploadOut(BaseModel):
 
 class FailedUploadOut(ErrorOut):
     report: UploadOut | None = Field(
-        None, description="What was taken in before, and up to 1000 rows that were not."
+        None, description="The rows accepted so far, and up to 1000 rows that were not."
     )
 
 
@@ -86,7 +86,7 @@ FAILED: Responses = {
         (400, "The body cannot be read any further."),
         (408, "The body arrived too slowly."),
         (413, "The body is too large, or has too many rows."),
-        (422, "A row was refused, so with `atomic` all were."),
+        (422, "With `atomic`: a row was refused, so all were."),
         (503, "The database cannot be reached. Send the same request again."),
     )
 }
@@ -100,7 +100,7 @@ FAILED: Responses = {
         **FAILED,
         200: {
             "model": UploadOut,
-            "description": "What became of each row.",
+            "description": "The result of each row.",
             "content": {NDJSON: {"schema": {"type": "string"}}},
         },
     },
@@ -120,7 +120,7 @@ FAILED: Responses = {
             },
         }
     },
-    summary="Take in many leads",
+    summary="Create many leads",
 )
 async def create_leads(
     request: Request, query: Annotated[UploadQuery, Query()], who: LeadsKey, api: Deps
