@@ -38,16 +38,16 @@ class PlanSettings(Frozen):
     policy: CallingPolicy = Field(EMPTY, description="The campaign's layer of calling policy.")
     starts_at: Moment | None = Field(None, description="Left out: now.")
     ends_at: Moment | None = None
-    channels: int = Field(10, ge=1, le=100_000, description="Calls that its numbers can carry at once.")
-    answer_rate: float = Field(0.5, ge=0, le=1, description="The share of calls that somebody answers.")
+    channels: int = Field(10, ge=1, le=100_000, description="The maximum of concurrent calls of its numbers.")
+    answer_rate: float = Field(0.5, ge=0, le=1, description="The share of answered calls.")
     call_s: float = Field(120.0, gt=0, le=86_400, description="How long an answered call takes.")
-    ring_s: float = Field(25.0, gt=0, le=600, description="How long the others ring.")
+    ring_s: float = Field(25.0, gt=0, le=600, description="How long unanswered calls ring.")
     max_attempts: int = Field(3, ge=1, le=20)
     priority: int = Field(50, ge=1, le=99)
     default_region: str | None = Field(
-        None, pattern=r"^[A-Z]{2}$", description="Of phones without a country code."
+        None, pattern=r"^[A-Z]{2}$", description="The region of phones without a country code."
     )
-    horizon_days: int = Field(60, ge=1, le=400, description="How far ahead to look.")
+    horizon_days: int = Field(60, ge=1, le=400, description="The number of days to simulate.")
 
     def assumptions(self, now: datetime) -> Assumptions:
         return Assumptions(

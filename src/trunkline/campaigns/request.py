@@ -31,8 +31,12 @@ EXAMPLE: JsonDict = {
     "ends_at": "2030-06-01T00:00:00Z",
 }
 
-STARTS = Field(None, description="Nobody is called before. Left out: from the start of the campaign on.")
-ENDS = Field(None, description="Then it stops by itself, and whoever waits is not called.")
+STARTS = Field(
+    None, description="The time before which no lead is called. Left out: the start of the campaign."
+)
+ENDS = Field(
+    None, description="The time at which the campaign stops by itself. Waiting leads are not called."
+)
 POLICY = Field(
     EMPTY,
     description="Windows, weekdays, holidays, closed days, pace, calls at once, retries by outcome and limits: "
@@ -49,23 +53,23 @@ class CampaignRequest(BaseModel):
         None,
         min_length=1,
         max_length=200,
-        description="Your own id of this request, unique per merchant: sent again, it answers with the same campaign.",
+        description="Your own id of this request, unique per merchant. A repeated request returns the same campaign.",
     )
     merchant_id: ObjectId | None = Field(
-        None, description="Whose campaign. A key that is bound to a merchant may leave it out."
+        None, description="The merchant of the campaign. A key that is bound to a merchant may leave it out."
     )
     name: Text = Field(min_length=1, max_length=200)
     policy: CallingPolicy = POLICY
     pool: ObjectId | None = Field(None, description="Left out: the merchant's default pool.")
     priority: int = Field(
-        50, ge=1, le=99, strict=True, description="Of its leads, unless a row says otherwise."
+        50, ge=1, le=99, strict=True, description="The priority of its leads, unless a row has its own."
     )
     max_attempts: int = Field(
         ATTEMPTS,
         ge=1,
         le=20,
         strict=True,
-        description="For each person, all attempts counted, whatever ended them.",
+        description="The maximum number of attempts for each person, whatever their outcome.",
     )
     starts_at: Moment | None = STARTS
     ends_at: Moment | None = ENDS
@@ -100,7 +104,7 @@ def time_problems(
             yield FieldProblem(field, problem.error)
             return
     if ends_at is not None and ends_at <= now:
-        yield FieldProblem("ends_at", "This moment has passed: nobody would be called.")
+        yield FieldProblem("ends_at", "This time has passed: no lead would be called.")
     if starts_at is not None and ends_at is not None and ends_at <= starts_at:
         yield FieldProblem("ends_at", "The campaign ends before it starts.")
 

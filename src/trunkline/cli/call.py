@@ -25,9 +25,9 @@ def call(
     merchant: Annotated[str, typer.Option(help="For whom.")] = DEFAULT,
     pool: Annotated[str, typer.Option(help="From a number of this pool. Left out: the merchant's.")] = "",
     payload: Payload = "",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow it until it is over.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the call until it ends.")] = True,
     url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
+        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")
     ] = "http://127.0.0.1:8080",
     key: Annotated[str, typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,

@@ -20,7 +20,7 @@ from trunkline.cli.control import ROOT, Context, ControlCommandError, Limit, Rem
 from trunkline.cli.uploads import Format, bar_out, format_of, send, show_report
 from trunkline.client.transport import Transport
 
-app = typer.Typer(help="Make, fill, start, watch and stop campaigns.", no_args_is_help=True)
+app = typer.Typer(help="Create, fill, start, watch and stop campaigns.", no_args_is_help=True)
 app.callback()(connect)
 
 CampaignId = Annotated[str, typer.Argument(help="The id of a campaign.")]
@@ -29,16 +29,20 @@ PolicyFile = Annotated[
 ]
 Pool = Annotated[str, typer.Option(help="The number pool to dial from.")]
 Priority = Annotated[int | None, typer.Option(min=1, max=99, help="1 is called first.")]
-Attempts = Annotated[int | None, typer.Option(min=1, max=20, help="For each person, all counted.")]
-Starts = Annotated[str, typer.Option(help="Not before, for example 2030-05-01T09:00:00+02:00.")]
-Ends = Annotated[str, typer.Option(help="When it stops by itself.")]
+Attempts = Annotated[
+    int | None, typer.Option(min=1, max=20, help="The maximum number of attempts for each person.")
+]
+Starts = Annotated[str, typer.Option(help="The start, for example 2030-05-01T09:00:00+02:00.")]
+Ends = Annotated[str, typer.Option(help="The end, at which the campaign stops by itself.")]
 AbandonMax = Annotated[
     float | None,
     typer.Option(
-        min=0, max=0.1, help="Overdial: the share of those who answer that may find no agent, 0.03."
+        min=0,
+        max=0.1,
+        help="Overdial: the maximum share of answered calls without an agent, for example 0.03.",
     ),
 ]
-Ramp = Annotated[int, typer.Option(min=0, max=86_400, help="Seconds until it is at its full pace.")]
+Ramp = Annotated[int, typer.Option(min=0, max=86_400, help="Seconds over which the pace ramps up.")]
 
 # A million rows over a slow connection, and the time to load them.
 UPLOAD_TIMEOUT_S = 3600.0
@@ -54,18 +58,20 @@ _PROGRESS = (
 @app.command()
 def create(
     ctx: Context,
-    name: Annotated[str, typer.Option(help="What it is called.")],
-    merchant: Annotated[str, typer.Option(help="Whose it is.")] = "",
+    name: Annotated[str, typer.Option(help="The name of the campaign.")],
+    merchant: Annotated[str, typer.Option(help="The merchant of the campaign.")] = "",
     policy: PolicyFile = None,
     pool: Pool = "",
     priority: Priority = None,
     max_attempts: Attempts = None,
     starts_at: Starts = "",
     ends_at: Ends = "",
-    request_id: Annotated[str, typer.Option(help="Your own id of it, which makes it safe to repeat.")] = "",
+    request_id: Annotated[
+        str, typer.Option(help="Your own id of the request, which makes it safe to repeat.")
+    ] = "",
     abandon_max: AbandonMax = None,
 ) -> None:
-    """Make a draft."""
+    """Create a draft."""
     layer = _policy(policy)
     if abandon_max is not None:
         layer = (layer or {}) | {"abandon_max": abandon_max}
@@ -108,7 +114,7 @@ def show(ctx: Context, campaign_id: CampaignId) -> None:
 def change(
     ctx: Context,
     campaign_id: CampaignId,
-    name: Annotated[str, typer.Option(help="What it is called.")] = "",
+    name: Annotated[str, typer.Option(help="The name of the campaign.")] = "",
     policy: PolicyFile = None,
     pool: Pool = "",
     priority: Priority = None,
@@ -145,7 +151,7 @@ def upload(
     form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="All rows or none.")] = False,
 ) -> None:
-    """Take in the leads of a file. Ends with status 1 if a row was refused. Safe to repeat."""
+    """Upload leads from a file. Exits with status 1 if a row was refused. Safe to repeat."""
     query = [("map", pair) for pair in columns or ()]
     query += [("others", others), ("encoding", encoding), ("atomic", str(atomic).lower())]
     path, kind = f"{_path(campaign_id, 'leads')}?{urlencode(query)}", format_of(file, form)
@@ -157,7 +163,7 @@ def upload(
 
 @app.command()
 def start(ctx: Context, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
-    """Call its leads, from now or from its start on."""
+    """Start calling its leads, now or at its start time."""
     _act(ctx, campaign_id, "start", {"ramp_s": ramp})
 
 
@@ -165,13 +171,13 @@ def start(ctx: Context, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
 def pause(
     ctx: Context, campaign_id: CampaignId, reason: Annotated[str, typer.Option(help="Why.")] = "paused"
 ) -> None:
-    """Call nobody new, within a second."""
+    """Start no new calls, within a second."""
     _act(ctx, campaign_id, "pause", {"reason": reason})
 
 
 @app.command()
 def resume(ctx: Context, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
-    """Go on after a pause."""
+    """Resume after a pause."""
     _act(ctx, campaign_id, "resume", {"ramp_s": ramp})
 
 
@@ -180,11 +186,9 @@ def stop(
     ctx: Context,
     campaign_id: CampaignId,
     reason: Annotated[
-        str, typer.Option(help="Why. It is in the outcome of each lead that was not called.")
+        str, typer.Option(help="The reason, for the outcome of each lead that was not called.")
     ] = "stopped",
-    hang_up: Annotated[
-        bool, typer.Option("--hang-up", help="Cut short the calls that are going on.")
-    ] = False,
+    hang_up: Annotated[bool, typer.Option("--hang-up", help="Hang up the live calls.")] = False,
 ) -> None:
     """Stop it for good."""
     _act(ctx, campaign_id, "stop", {"reason": reason, "hang_up": hang_up})
@@ -196,7 +200,7 @@ def progress(
     campaign_id: CampaignId,
     watch: Annotated[bool, typer.Option("--watch", help="Show a bar until all have finished.")] = False,
 ) -> None:
-    """How far it is, and when it may be done."""
+    """The progress, and the estimated end."""
     remote: Remote = ctx.obj
     path = _path(campaign_id, "progress")
     answer = remote.ask(lambda api: _watch(api, path)) if watch else remote.ask(lambda api: api.get(path))

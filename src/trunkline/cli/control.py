@@ -79,15 +79,15 @@ class Remote:
 
 
 Context = typer.Context
-Reason = Annotated[str, typer.Option(help="Why. It is in the audit log.")]
+Reason = Annotated[str, typer.Option(help="The reason, for the audit log.")]
 Subject = Annotated[
     str, typer.Argument(help="The id, or the carrier's name. None for kill-switch and promoter.")
 ]
-Ramp = Annotated[str, typer.Option(help="How long it takes to grow back to its full pace, for example 5m.")]
-Limit = Annotated[int, typer.Option(min=1, max=200, help="How many at most.")]
+Ramp = Annotated[str, typer.Option(help="How long the pace ramps up, for example 5m.")]
+Limit = Annotated[int, typer.Option(min=1, max=200, help="The maximum number of entries.")]
 TakeOverdue = Annotated[
     int | None,
-    typer.Option(min=0, help="Call also the leads that were due before, at most so many. Left out: none."),
+    typer.Option(min=0, help="Call also the leads that were due before, at most this many. Left out: none."),
 ]
 
 _STATE = ("scope", "subject", "state", "share")
@@ -122,7 +122,7 @@ _LINE = ("at", "actor", "action", "subject", "reason")
 def connect(
     ctx: Context,
     url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
+        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")
     ] = "http://127.0.0.1:8080",
     key: Annotated[
         str, typer.Option(envvar="TRUNKLINE_API_KEY", help=f"The API key. Unset: that of {ADMIN_KEY_FILE}.")
@@ -136,7 +136,7 @@ def connect(
 
 @app.command()
 def show(ctx: Context) -> None:
-    """Everything that is stopped, or still growing back."""
+    """All stops, including those that are ramping up."""
     remote = _remote(ctx)
     remote.show(remote.ask(lambda api: api.get(f"{ROOT}/controls", {"limit": 200})), _STOP)
 
@@ -162,7 +162,7 @@ def stop(
 
 @app.command()
 def resume(ctx: Context, what: What, reason: Reason, subject: Subject = "", ramp: Ramp = "30s") -> None:
-    """Let it go on, at a growing pace."""
+    """Lift a stop; the pace ramps up."""
     remote, path = _remote(ctx), _path(what, subject)
     remote.show(
         remote.ask(lambda api: api.delete(path, {"reason": reason, "ramp_s": _seconds(ramp)})), _STATE
@@ -171,7 +171,7 @@ def resume(ctx: Context, what: What, reason: Reason, subject: Subject = "", ramp
 
 @app.command()
 def flags(ctx: Context) -> None:
-    """Every feature flag. Of one that is decided by a flag service, what is shown here decides nothing."""
+    """Every feature flag. Values of a flag that a flag service decides have no effect."""
     remote = _remote(ctx)
     remote.show(remote.ask(lambda api: api.get(f"{ROOT}/flags", {"limit": 200})), _FLAG)
 
@@ -181,17 +181,15 @@ def flag(
     ctx: Context,
     name: str,
     reason: Reason,
-    enabled: Annotated[bool | None, typer.Option("--on/--off", help="Off is off for everybody.")] = None,
+    enabled: Annotated[bool | None, typer.Option("--on/--off", help="Off means off for everybody.")] = None,
     percentage: Annotated[
-        int | None, typer.Option(min=0, max=100, help="Of those who are not named.")
+        int | None, typer.Option(min=0, max=100, help="Percentage of tenants that are not named.")
     ] = None,
     reseller: Annotated[
-        list[str] | None, typer.Option(help="acme=on, acme=off, or acme=any to name it no more; repeatable.")
+        list[str] | None, typer.Option(help="acme=on, acme=off, or acme=any to remove the name; repeatable.")
     ] = None,
     merchant: Annotated[list[str] | None, typer.Option(help="The same for merchants.")] = None,
-    preview: Annotated[
-        bool, typer.Option("--preview", help="Show what it would do, and change nothing.")
-    ] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Show the effects, and change nothing.")] = False,
     take_overdue: TakeOverdue = None,
 ) -> None:
     """Change a feature flag. What is left out stays as it is. Leads that were due before a merchant is turned on are
@@ -210,7 +208,7 @@ def flag(
 
 @app.command()
 def unset_flag(ctx: Context, name: str, reason: Reason, take_overdue: TakeOverdue = None) -> None:
-    """Put a feature flag back to the default of the code."""
+    """Reset a feature flag to the default of the code."""
     remote, path = _remote(ctx), f"{ROOT}/flags/{quote(name, safe='')}"
     now = remote.ask(lambda api: _flag(api, name))
     if name in _ON_BY_DEFAULT:
@@ -256,10 +254,10 @@ async def _flag_rule(
 @app.command()
 def alarms(
     ctx: Context,
-    history: Annotated[bool, typer.Option("--all", help="Those that are over too.")] = False,
+    history: Annotated[bool, typer.Option("--all", help="Include cleared alarms.")] = False,
     limit: Limit = 50,
 ) -> None:
-    """What is wrong."""
+    """Open alarms."""
     remote, query = _remote(ctx), {"state": "all" if history else "open", "limit": limit}
     remote.show(remote.ask(lambda api: api.get(f"{ROOT}/alarms", query)), _ALARM)
 
@@ -268,14 +266,14 @@ def alarms(
 def clear_alarm(
     ctx: Context, alarm_id: Annotated[str, typer.Argument(help="The id of an alarm.")], reason: Reason
 ) -> None:
-    """Clear an alarm by hand. One that is measured comes back if its cause is still there."""
+    """Clear an alarm by hand. A measured alarm is raised again if its cause persists."""
     remote, path = _remote(ctx), f"{ROOT}/alarms/{quote(alarm_id, safe='')}/clear"
     remote.show(remote.ask(lambda api: api.post(path, {"reason": reason})), _ALARM)
 
 
 @app.command()
 def free_channels(ctx: Context, reason: Reason) -> None:
-    """Free the channels that Valkey holds for calls that Postgres does not know, however many they are."""
+    """Free all channels that Valkey holds for calls that Postgres does not have."""
     remote = _remote(ctx)
     remote.show(remote.ask(lambda api: api.post(f"{ROOT}/channels/free", {"reason": reason})), ("freed",))
 

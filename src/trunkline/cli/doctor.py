@@ -55,14 +55,16 @@ def _no_engine(name: str, variable: str) -> Finding:
 def _settings(settings: Settings) -> Finding:
     if settings.warnings:
         return Finding("settings", "warning", "; ".join(settings.warnings))
-    return Finding("settings", "ok", "every variable is understood")
+    return Finding("settings", "ok", "every variable is valid")
 
 
 def _secret_key(settings: Settings) -> Finding:
     if settings.secret_keys or not settings.database.url:
-        return Finding("secret key", "ok", "set" if settings.secret_keys else "kept in the data folder")
+        return Finding("secret key", "ok", "set" if settings.secret_keys else "stored in the data folder")
     return Finding(
-        "secret key", "warning", "TRUNKLINE_SECRET_KEY is unset: processes would not trust each other's URLs"
+        "secret key",
+        "warning",
+        "TRUNKLINE_SECRET_KEY is unset: processes would refuse each other's signed URLs",
     )
 
 
@@ -122,5 +124,5 @@ async def _valkey(settings: Settings, url: str) -> Finding:
     finally:
         await bus.close()
     if policy.get("maxmemory-policy") != "noeviction":
-        return Finding("Valkey", "problem", "it may evict keys: set maxmemory-policy noeviction")
-    return Finding("Valkey", "ok", "scripts run, nothing is evicted")
+        return Finding("Valkey", "problem", "Valkey may evict keys: set maxmemory-policy noeviction")
+    return Finding("Valkey", "ok", "scripts run, and no keys are evicted")

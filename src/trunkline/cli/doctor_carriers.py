@@ -84,7 +84,7 @@ async def _stored(
                 opened.credentials, keys, row.base_url, TIMEOUT_S, name=row.name
             )
         else:
-            hint = "it is sealed under another TRUNKLINE_SECRET_KEY: set that one, or enter its credentials again"
+            hint = "encrypted with another TRUNKLINE_SECRET_KEY: set that one, or enter its credentials again"
             findings.append(Finding(_name((row.carrier, row.name)), "problem", hint))
     return found, findings
 
@@ -97,18 +97,16 @@ async def _account(directory: CarrierDirectory, name: AccountName) -> Finding:
         return Finding(_name(name), "problem", str(error))
     match found:
         case NumbersUnavailable(reason=reason, is_unauthorized=True):
-            hint = (
-                f"the carrier does not know these credentials ({reason}); its webhooks would be refused too"
-            )
+            hint = f"the carrier rejects these credentials ({reason}); its webhooks would be refused too"
             return Finding(_name(name), "problem", hint)
         case NumbersUnavailable(reason=reason):
             return Finding(
                 _name(name), "problem", f"cannot be reached: {reason}. Check the network and the base URL"
             )
         case []:
-            return Finding(_name(name), "warning", "the credentials are right; the account has no number")
+            return Finding(_name(name), "warning", "the credentials are valid; the account has no number")
         case numbers:
-            return Finding(_name(name), "ok", f"the credentials are right; {len(numbers)} numbers")
+            return Finding(_name(name), "ok", f"the credentials are valid; {len(numbers)} numbers")
 
 
 def _name(name: AccountName) -> str:
@@ -129,7 +127,7 @@ async def _tried(
     what: str, base_url: str, name: AccountName, keys: CallbackKeys, *, can_sign: bool
 ) -> Finding:
     if not can_sign:
-        return Finding(what, "warning", "not tried: TRUNKLINE_SECRET_KEY is not known here")
+        return Finding(what, "warning", "not checked: TRUNKLINE_SECRET_KEY is not set here")
     carrier, account = name
     url = callback_url(base_url, carrier, "status", None, keys, account)
     try:
@@ -148,7 +146,7 @@ def _without_public_url(settings: Settings, accounts: dict[AccountName, CarrierA
     own = f"http://{settings.http.host}:{settings.http.port}"
     if all(_is_here(account.base_url) for account in accounts.values()):
         return Finding("PUBLIC_BASE_URL", "ok", f"unset; carriers on this machine reach {own}")
-    hint = f"unset: carriers are told {own}, where they cannot reach it. Set it to the https:// address of this API"
+    hint = f"unset: carriers would use {own}, which they cannot reach. Set it to the https:// URL of this API"
     return Finding("PUBLIC_BASE_URL", "problem", hint)
 
 
@@ -160,22 +158,22 @@ def _is_here(base_url: str | None) -> bool:
         return host == "localhost"
 
 
-def _compared(what: str, base_url: str, url: str, status: int, told: Mapping[str, object]) -> Finding:
+def _compared(what: str, base_url: str, url: str, status: int, reply: Mapping[str, object]) -> Finding:
     """Compare the URL that a carrier would sign with the one that the API sees."""
     if status == 403:
-        hint = f"{base_url} refuses our own URL: another TRUNKLINE_SECRET_KEY there, or a proxy changes the query"
+        hint = f"{base_url} refuses our own URL: it has another TRUNKLINE_SECRET_KEY, or a proxy changes the query"
         return Finding(what, "problem", hint)
-    seen = told.get("urls")
+    seen = reply.get("urls")
     if status != 200 or not isinstance(seen, list):
-        hint = f"{base_url} answers {status}: something else is there, or a proxy does not pass /webhooks/ on"
+        hint = f"{base_url} responds with {status}: not this API, or a proxy does not forward /webhooks/"
         return Finding(what, "problem", hint)
     if url in seen:
-        return Finding(what, "ok", f"{base_url} leads here, and signatures fit what is seen")
+        return Finding(what, "ok", f"{base_url} reaches this API, and signatures fit the URL that it sees")
     shown = ", ".join(str(each).partition("?")[0] for each in seen)
     hint = (
         f"signatures would fail: a carrier signs {url.partition('?')[0]}, this server sees {shown}."
         f" Set {what}={base_url} for the server too"
     )
-    if told.get("is_trusted") is False:
-        hint += f", or TRUSTED_PROXIES={told.get('from')} so that the proxy is believed"
+    if reply.get("is_trusted") is False:
+        hint += f", or TRUSTED_PROXIES={reply.get('from')} so that the API trusts the proxy"
     return Finding(what, "problem", hint)

@@ -14,18 +14,18 @@ from trunkline.store import database as store_database
 from trunkline.store.driver import SERVER_ERROR
 from trunkline.telephony.carrier_registry import STREAMLESS
 
-START_OR_SAY = (
+START_AGENTS = (
     "start an agent (docs/reference/agent.md), or for external agents set AGENTS=elsewhere, "
     "or `agents` of a merchant or a pool"
 )
-FOR_EVERYBODY = """TIER_CONFIG='{"standard": {"type": "exclusive", "target": 1}}'"""
+COMMON_TIER = """TIER_CONFIG='{"standard": {"type": "exclusive", "target": 1}}'"""
 
 
 async def examine_router(settings: Settings, redis_url: str, database_url: str | None = None) -> Finding:
     if settings.router.agents == "elsewhere":
-        return Finding("pods", "ok", "AGENTS=elsewhere: calls are dialled without one of ours")
-    if database_url and (waiting := await _waiting_in_vain(database_url)):
-        detail = f"none is known, overdue leads wait for one ({waiting}): nobody is called until you {START_OR_SAY}"
+        return Finding("pods", "ok", "AGENTS=elsewhere: external agents take the calls")
+    if database_url and (waiting := await _leads_without_agent(database_url)):
+        detail = f"no pod is registered, and {waiting} overdue leads wait for an agent: {START_AGENTS}"
         return Finding("pods", "problem", detail)
     bus = bus_connection.connect(redis_url, Keys(settings.domain), cluster=settings.redis.cluster)
     try:
@@ -37,7 +37,7 @@ async def examine_router(settings: Settings, redis_url: str, database_url: str |
     return judge({pool.tier: pool.assigned for pool in counts.pools}, settings.router.tiers)
 
 
-async def _waiting_in_vain(database_url: str) -> int:
+async def _leads_without_agent(database_url: str) -> int:
     """How many overdue leads need an agent, if there is none. Another check reports faults of Postgres."""
     try:
         database = await store_database.connect(database_url, pool_size=1)
@@ -58,19 +58,21 @@ def judge(pods: Mapping[str, int], tiers: Tiers) -> Finding:
     """`pods`: how many there are of each tier. Every merchant's calls reach standard, overflow and basic."""
     total, common = sum(pods.values()), sum(pods.get(tier, 0) for tier in COMMON)
     if common:
-        return Finding("pods", "ok", f"{total} there, {common} of them for everybody")
+        return Finding("pods", "ok", f"{total} registered, {common} of them in tiers of every merchant")
     if total:
         where = ", ".join(tier for tier, count in sorted(pods.items()) if count)
-        detail = f"{_pods(total)} there, in {where}: nobody is dialled for merchants without that tier."
-        return Finding("pods", "warning", f"{detail} Start more, or set {FOR_EVERYBODY}")
-    first = _first_for_everybody(tiers)
+        detail = (
+            f"{_pods(total)} registered, in {where}: leads of merchants without that tier are not dialled."
+        )
+        return Finding("pods", "warning", f"{detail} Start more, or set {COMMON_TIER}")
+    first = _first_common(tiers)
     if first == 1:
-        return Finding("pods", "warning", f"none there, so nobody is dialled: {START_OR_SAY}")
-    detail = f"none there: nobody is dialled. By TIER_CONFIG number {first} is the first for everybody: start so many"
-    return Finding("pods", "warning", f"{detail}, or set {FOR_EVERYBODY}")
+        return Finding("pods", "warning", f"no pod is registered, so no lead is dialled: {START_AGENTS}")
+    detail = f"no pod is registered, so no lead is dialled. By TIER_CONFIG pod {first} is the first in a tier of every merchant: start so many"
+    return Finding("pods", "warning", f"{detail}, or set {COMMON_TIER}")
 
 
-def _first_for_everybody(tiers: Tiers) -> int:
+def _first_common(tiers: Tiers) -> int:
     """Which new pod is the first that every merchant's calls reach, counted from 1."""
     return 1 + sum(tiers[tier].target for tier in _before_common(assignment_order(tiers), tiers))
 

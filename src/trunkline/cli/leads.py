@@ -28,14 +28,14 @@ from trunkline.console.labels import money
 from trunkline.settings.values import parse_duration_s
 from trunkline.states import LeadStatus
 
-app = typer.Typer(help="Take in, find, change, abort and reopen leads.", no_args_is_help=True)
+app = typer.Typer(help="Create, find, change, abort and reopen leads.", no_args_is_help=True)
 app.callback()(connect)
 
 LeadId = Annotated[str, typer.Argument(help="The id of a lead.")]
 Merchant = Annotated[str, typer.Option(help="Of this merchant.")]
 Campaign = Annotated[str, typer.Option(help="Of this campaign.")]
 Phone = Annotated[str, typer.Option(help="To this phone, with its country code.")]
-Reason = Annotated[str, typer.Option(help="Why. It is in the outcome and in the audit log.")]
+Reason = Annotated[str, typer.Option(help="The reason, for the outcome and the audit log.")]
 Payload = Annotated[str, typer.Option(help='What the agent should know, as JSON: {"order": "4711"}.')]
 
 # The limit of one request.
@@ -70,18 +70,24 @@ def create(
     ctx: Context,
     phone: Annotated[str, typer.Option(help="Whom to call, best as E.164.")] = "",
     merchant: Merchant = "",
-    request_id: Annotated[str, typer.Option(help="Your own id of it. Left out: a new one.")] = "",
+    request_id: Annotated[str, typer.Option(help="Your own id of the request. Left out: a new one.")] = "",
     payload: Payload = "",
     at: Annotated[str, typer.Option(help="When, for example 2030-05-01T09:30:00+02:00. Left out: now.")] = "",
-    until: Annotated[str, typer.Option(help="Not to be called from then on. Left out: no such time.")] = "",
-    timezone: Annotated[str, typer.Option(help="Where the callee is, for example Asia/Kolkata.")] = "",
+    until: Annotated[
+        str, typer.Option(help="The time from which the lead is not called any more. Left out: no such time.")
+    ] = "",
+    timezone: Annotated[
+        str, typer.Option(help="The time zone of the callee, for example Asia/Kolkata.")
+    ] = "",
     priority: Annotated[int | None, typer.Option(min=1, max=99, help="1 is called first.")] = None,
     campaign: Campaign = "",
     pool: Annotated[str, typer.Option(help="The number pool to dial from.")] = "",
-    max_attempts: Annotated[int | None, typer.Option(min=1, max=20, help="All attempts counted.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=20, help="The maximum number of attempts.")
+    ] = None,
     webhook: Annotated[str, typer.Option(help="Where to report the result.")] = "",
 ) -> None:
-    """Take in one lead. The same request id again is the same lead."""
+    """Create one lead. A repeated request id is the same lead."""
     body = _given(
         request_id=request_id or str(uuid4()),
         merchant_id=merchant,
@@ -153,7 +159,7 @@ def show(ctx: Context, lead_id: LeadId) -> None:
 def never_call(
     ctx: Context,
     lead_id: LeadId,
-    reason: Annotated[str, typer.Option(help="Why. It is kept with the entry.")],
+    reason: Annotated[str, typer.Option(help="The reason, stored with the entry.")],
 ) -> None:
     """Put the person of a lead on its merchant's do-not-call list."""
     remote = _remote(ctx)
@@ -205,7 +211,7 @@ def reschedule(
 
 @app.command("dispatch-now")
 def dispatch_now(ctx: Context, lead_id: LeadId) -> None:
-    """Make a lead due at once. Windows, limits and stops hold as they do for every call."""
+    """Make a lead due at once. Windows, limits and stops apply as for every call."""
     _post(ctx, f"/{quote(lead_id, safe='')}/dispatch-now", {})
 
 
@@ -223,11 +229,9 @@ def abort(
     request_ids: Annotated[
         typer.FileText | None, typer.Option(help="A file of request ids, one in each line; - is the input.")
     ] = None,
-    hang_up: Annotated[
-        bool, typer.Option("--hang-up", help="Cut short the calls that are going on.")
-    ] = False,
+    hang_up: Annotated[bool, typer.Option("--hang-up", help="Hang up the live calls.")] = False,
 ) -> None:
-    """End leads: those that are named, or all that fit. One that is being called ends with its call."""
+    """Abort leads by id, or all that match a filter. A lead that is being called ends with its call."""
     remote = _remote(ctx)
     body = _given(
         reason=reason,
@@ -263,29 +267,30 @@ def _abort(remote: Remote, body: dict[str, Any]) -> Counter[str]:
 @app.command()
 def reopen(
     ctx: Context,
-    reason: Annotated[str, typer.Option(help="Why. It is in the audit log and in the lead's timeline.")],
+    reason: Annotated[str, typer.Option(help="The reason, for the audit log and the lead's timeline.")],
     lead_ids: Annotated[list[str] | None, typer.Argument(help="Ids of leads.")] = None,
     outcome: Annotated[
-        list[str] | None, typer.Option(help="All that ended so, for example NO_AGENT. May be repeated.")
+        list[str] | None, typer.Option(help="Leads with this outcome, for example NO_AGENT. May be repeated.")
     ] = None,
     since: Annotated[
         str,
-        typer.Option(help="That ended since then: 09:00 (today, here), 2h, or 2030-05-01T09:00:00+02:00."),
+        typer.Option(
+            help="Leads that ended since then: 09:00 (today, local time), 2h, or 2030-05-01T09:00:00+02:00."
+        ),
     ] = "",
     merchant: Merchant = "",
     campaign: Campaign = "",
     phone: Phone = "",
     at: Annotated[str, typer.Option(help="When to call, as an ISO date. Left out: now.")] = "",
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=20, help="All attempts counted, those before too.")
+        int | None,
+        typer.Option(min=1, max=20, help="The maximum number of attempts, those made before included."),
     ] = None,
     request_id: Annotated[
         str,
-        typer.Option(
-            help="Your own id of the order; the same one again reopens nothing. Left out: a new one."
-        ),
+        typer.Option(help="Your own id of the request; a repeated one reopens nothing. Left out: a new one."),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the leads, and change nothing.")] = False,
 ) -> None:
     """Call finished leads again: those that are named, or all that ended in a certain way since a moment.
 
@@ -345,7 +350,7 @@ def upload(
     form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="All rows or none.")] = False,
 ) -> None:
-    """Take in up to 100,000 leads from a file. Ends with status 1 if a row was refused. Safe to repeat."""
+    """Upload up to 100,000 leads from a file. Exits with status 1 if a row was refused. Safe to repeat."""
     kind = format_of(file, form)
     params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}
     remote = _remote(ctx)

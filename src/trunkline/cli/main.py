@@ -100,7 +100,7 @@ def up(data_dir: DataDir = None) -> None:
 
 @app.command()
 def serve(
-    roles: Annotated[str | None, typer.Option(help="What this process does, with commas between.")] = None,
+    roles: Annotated[str | None, typer.Option(help="The roles of this process, separated by commas.")] = None,
 ) -> None:
     """Run some roles against DATABASE_URL and REDIS_URL. This is how an installation of many processes runs."""
     from trunkline.cli.running import prepare, run, serve_platform
@@ -120,11 +120,11 @@ def migrate(
         bool, typer.Option("--post", help="Only what comes after it, once no older process runs.")
     ] = False,
 ) -> None:
-    """Bring the schema of the database forward. Safe to run twice, and safe when two run at once."""
+    """Migrate the schema of the database. Safe to run twice, and safe when two run at once."""
     from trunkline.cli.running import migrate_database
 
     if pre and post:
-        raise typer.BadParameter("--pre and --post: both is what neither of them means.")
+        raise typer.BadParameter("Give --pre or --post, or neither for both.")
     phase: Literal["pre", "post"] | None = "pre" if pre else "post" if post else None
     applied, left = asyncio.run(migrate_database(_settings(data_dir), phase))
     for name in applied:
@@ -186,10 +186,12 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 def restore_check(
     since: Annotated[
         str,
-        typer.Option(help="The moment of the backup, with an offset from UTC. Left out: as it was noticed."),
+        typer.Option(
+            help="The time of the backup, with an offset from UTC. Left out: as the guardian detected it."
+        ),
     ] = "",
     settle: Annotated[
-        bool, typer.Option("--settle", help="Write it down, so that the kill switch can be lifted.")
+        bool, typer.Option("--settle", help="Settle the calls, so that the kill switch can be lifted.")
     ] = False,
     accept_unread: Annotated[
         bool,
@@ -212,9 +214,9 @@ def restore_check(
 
 @app.command()
 def demo(
-    leads: Annotated[int, typer.Option(min=1, max=100_000, help="How many leads are called.")] = 200,
+    leads: Annotated[int, typer.Option(min=1, max=100_000, help="The number of leads.")] = 200,
     exit_when_done: Annotated[bool, typer.Option("--exit", help="End when all leads are finished.")] = False,
-    seed: Annotated[int, typer.Option(help="Decides how each simulated call goes.")] = 1,
+    seed: Annotated[int, typer.Option(help="The seed for the results of simulated calls.")] = 1,
     data_dir: DataDir = None,
 ) -> None:
     """Run the platform with a simulated carrier and simulated pods, and watch it call."""
@@ -251,7 +253,7 @@ def simulator(ctx: typer.Context) -> None:
 @app.command()
 def console(
     url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
+        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")
     ] = "http://127.0.0.1:8080",
     key: Annotated[
         str, typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key. Unset: that of the data folder.")

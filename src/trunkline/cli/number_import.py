@@ -20,14 +20,14 @@ def import_numbers(
         list[str] | None, typer.Option("--number", help="Only this one; may be repeated.")
     ] = None,
     pool: Annotated[
-        str, typer.Option(help="The pool they come into. Left out: `default`, made if needed.")
+        str, typer.Option(help="The pool of the numbers. Left out: `default`, created if needed.")
     ] = "",
     channels: Annotated[
-        int, typer.Option(min=0, max=10_000, help="How many calls each may carry at once.")
+        int, typer.Option(min=0, max=10_000, help="The maximum of concurrent calls of each number.")
     ] = 1,
     account: Annotated[str, typer.Option(help="The carrier's account.")] = DEFAULT,
 ) -> None:
-    """Ask a carrier for the numbers of an account, and take them in. Those that are known stay as they are."""
+    """List the numbers of an account at its carrier, and add them. Existing numbers are not changed."""
     remote: Remote = ctx.obj
     body = {"pool": pool or DEFAULT, "carrier": carrier, "account": account, "max_channels": channels}
     rows = remote.ask(lambda api: _import(api, body, set(only or ()), make_pool=not pool))

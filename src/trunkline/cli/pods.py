@@ -28,7 +28,7 @@ app.command()(router.undrain)
 
 @app.command()
 def find(ctx: Context, call: Annotated[str, typer.Argument(help="The carrier's id of a call.")]) -> None:
-    """Which pod has this call. Ends with 1 if none has."""
+    """The pod of a call. Exits with status 1 if it has none."""
     remote: Remote = ctx.obj
     allocation = remote.ask(lambda api: _find(api, call))
     if allocation is None:

@@ -13,7 +13,7 @@ import typer
 
 from trunkline.cli.control import ROOT, Context, Limit, Remote, connect
 
-app = typer.Typer(help="Make, find, skip, pause and cancel reminders.", no_args_is_help=True)
+app = typer.Typer(help="Create, find, skip, pause and cancel reminders.", no_args_is_help=True)
 app.callback()(connect)
 
 ReminderId = Annotated[str, typer.Argument(help="The id of a reminder.")]
@@ -36,14 +36,22 @@ def create(
     merchant: Merchant = "",
     message: Annotated[str, typer.Option(help="What the agent is to say.")] = "",
     assistant: Annotated[str, typer.Option(help="Which assistant is to say it.")] = "",
-    payload: Annotated[str, typer.Option(help="What else it should know, as JSON.")] = "",
-    carrier: Annotated[str, typer.Option(help="Whose numbers to ring from. Left out: vapi.")] = "",
-    pool: Annotated[str, typer.Option(help="The number pool to ring from.")] = "",
-    request_id: Annotated[str, typer.Option(help="Your own id of it, which makes it safe to repeat.")] = "",
-    max_attempts: Annotated[int | None, typer.Option(min=1, max=20, help="Of each occurrence.")] = None,
-    late_minutes: Annotated[int | None, typer.Option(min=0, max=1440, help="How late at most.")] = None,
+    payload: Annotated[str, typer.Option(help="What else the agent should know, as JSON.")] = "",
+    carrier: Annotated[
+        str, typer.Option(help="The carrier of the numbers to call from. Left out: vapi.")
+    ] = "",
+    pool: Annotated[str, typer.Option(help="The number pool to call from.")] = "",
+    request_id: Annotated[
+        str, typer.Option(help="Your own id of the request, which makes it safe to repeat.")
+    ] = "",
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=20, help="The maximum number of attempts of each occurrence.")
+    ] = None,
+    late_minutes: Annotated[
+        int | None, typer.Option(min=0, max=1440, help="The maximum lateness of a call after an outage.")
+    ] = None,
 ) -> None:
-    """Make a reminder."""
+    """Create a reminder."""
     given = {
         "phone": phone,
         "starts_at": at,
@@ -70,14 +78,18 @@ def change(
     reminder_id: ReminderId,
     message: Annotated[str, typer.Option(help="What the agent is to say.")] = "",
     assistant: Annotated[str, typer.Option(help="Which assistant is to say it.")] = "",
-    payload: Annotated[str, typer.Option(help="What else it should know, as JSON.")] = "",
+    payload: Annotated[str, typer.Option(help="What else the agent should know, as JSON.")] = "",
     priority: Annotated[
         int | None, typer.Option(min=1, max=99, help="A smaller one is called first.")
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, max=20, help="Of each occurrence.")] = None,
-    late_minutes: Annotated[int | None, typer.Option(min=0, max=1440, help="How late at most.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=20, help="The maximum number of attempts of each occurrence.")
+    ] = None,
+    late_minutes: Annotated[
+        int | None, typer.Option(min=0, max=1440, help="The maximum lateness of a call after an outage.")
+    ] = None,
 ) -> None:
-    """Change a reminder. Not when it rings: cancel it and make another one for that."""
+    """Change a reminder, except for its schedule: for that, cancel it and create another one."""
     wanted = {
         "message": message,
         "assistant_id": assistant,
@@ -115,7 +127,7 @@ def list_reminders(
 
 @app.command()
 def show(ctx: Context, reminder_id: ReminderId, limit: Limit = 50) -> None:
-    """A reminder, and what became of its occurrences."""
+    """A reminder, and its past occurrences."""
     remote: Remote = ctx.obj
     reminder = remote.ask(lambda api: api.get(_path(reminder_id)))
     past = remote.ask(lambda api: api.get(_path(reminder_id, "occurrences"), {"limit": limit}))
@@ -130,7 +142,7 @@ def show(ctx: Context, reminder_id: ReminderId, limit: Limit = 50) -> None:
 def upcoming(
     ctx: Context, reminder_id: ReminderId, limit: Annotated[int, typer.Option(min=1, max=100)] = 10
 ) -> None:
-    """When it rings next."""
+    """The next occurrences."""
     remote: Remote = ctx.obj
     answer = remote.ask(lambda api: api.get(_path(reminder_id, "upcoming"), {"limit": limit}))
     remote.show(answer, ("wall_at", "at", "skipped"))
@@ -140,7 +152,7 @@ def upcoming(
 def skip(
     ctx: Context,
     reminder_id: ReminderId,
-    at: Annotated[str, typer.Option(help="Which one, as wall time. Left out: the next one.")] = "",
+    at: Annotated[str, typer.Option(help="The occurrence, as wall time. Left out: the next one.")] = "",
 ) -> None:
     """Skip one occurrence."""
     _act(ctx, reminder_id, "skip", {"wall_at": at} if at else {})
@@ -148,19 +160,19 @@ def skip(
 
 @app.command("next")
 def ring_next(ctx: Context, reminder_id: ReminderId) -> None:
-    """Ring the next occurrence now, in the place of its own time."""
+    """Call the next occurrence now instead of at its time."""
     _act(ctx, reminder_id, "next", {})
 
 
 @app.command()
 def pause(ctx: Context, reminder_id: ReminderId) -> None:
-    """Ring no more until it is resumed."""
+    """Pause a reminder: no calls until it is resumed."""
     _act(ctx, reminder_id, "pause", {})
 
 
 @app.command()
 def resume(ctx: Context, reminder_id: ReminderId) -> None:
-    """Go on with its next occurrence."""
+    """Resume a reminder, from its next occurrence on."""
     _act(ctx, reminder_id, "resume", {})
 
 
@@ -168,7 +180,7 @@ def resume(ctx: Context, reminder_id: ReminderId) -> None:
 def cancel(
     ctx: Context,
     reminder_id: ReminderId,
-    hang_up: Annotated[bool, typer.Option("--hang-up", help="Cut short a call that is going on.")] = False,
+    hang_up: Annotated[bool, typer.Option("--hang-up", help="Hang up a live call.")] = False,
 ) -> None:
     """End a reminder for good."""
     remote: Remote = ctx.obj

@@ -34,7 +34,7 @@ _TIER = ("merchant_id", "tier", "pool")
 _POOL = ("tier", "available", "assigned", "free")
 
 Pod = Annotated[str, typer.Argument(help="The pod's name.")]
-Most = Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")]
+Most = Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of entries.")]
 
 
 @app.command()
@@ -63,21 +63,22 @@ def calls(ctx: Context, limit: Most = 200) -> None:
 
 @app.command()
 def drain(ctx: Context, pod: Pod) -> None:
-    """Keep new calls away from a pod. Its live calls go on; it ends by itself after DRAINING_TTL."""
+    """Drain a pod: it gets no new calls until DRAINING_TTL has passed. Its live calls go on."""
     remote: Remote = ctx.obj
     remote.show(remote.ask(lambda api: api.post(f"{ROOT}/drain", {"pod_name": pod})), _DRAINED)
 
 
 @app.command()
 def undrain(ctx: Context, pod: Pod) -> None:
-    """Let a pod take calls again."""
+    """End the drain of a pod."""
     remote: Remote = ctx.obj
     remote.show(remote.ask(lambda api: api.delete(f"{ROOT}/drain/{quote(pod, safe='')}")), _DRAINED)
 
 
 @app.command()
 def reset(ctx: Context, pod: Pod) -> None:
-    """Free a pod whose agent hangs: its calls' allocations end. Says which calls it still names, and which hang."""
+    """Free a pod whose agent hangs: ends the allocations of its calls. Prints the calls that it still names, and
+    those that hang."""
     remote: Remote = ctx.obj
     path = f"{ROOT}/pods/{quote(pod, safe='')}/reset"
     remote.show(remote.ask(lambda api: api.post(path, {})), _RESET)
@@ -95,10 +96,10 @@ def tier(
     ctx: Context,
     merchant: Annotated[str, typer.Argument(help="The merchant.")],
     name: Annotated[str, typer.Argument(help="gold, standard, dedicated, or what TIER_CONFIG names.")] = "",
-    pool: Annotated[str, typer.Option(help="With `dedicated`: whose pool. Left out: its own.")] = "",
+    pool: Annotated[str, typer.Option(help="With `dedicated`: the pool. Left out: the merchant's own.")] = "",
     remove: Annotated[bool, typer.Option("--remove", help="Back to standard.")] = False,
 ) -> None:
-    """Give a merchant a tier. It takes effect with the next call."""
+    """Set the tier of a merchant. It takes effect with the next call."""
     remote: Remote = ctx.obj
     path = f"{ROOT}/router/merchants/{quote(merchant, safe='')}"
     if remove:
@@ -113,10 +114,10 @@ def tier(
 @app.command()
 def urls(
     ctx: Context,
-    merchant: Annotated[str, typer.Option(help="Whose calls they are.")] = "",
+    merchant: Annotated[str, typer.Option(help="The merchant of the calls.")] = "",
     account: Annotated[str, typer.Option(help="The carrier's account.")] = "default",
 ) -> None:
-    """The URLs to enter at carriers that ask the router themselves. Whoever has Exotel's can use it: keep it."""
+    """The URLs to enter at carriers that request documents from the router itself. Exotel's URL is secret."""
     remote: Remote = ctx.obj
     query: dict[str, str | int] = {"merchant_id": merchant, "account": account}
     answer = remote.ask(lambda api: api.get(f"{ROOT}/router/urls", query))

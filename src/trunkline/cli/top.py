@@ -30,21 +30,21 @@ QUEUES_SHOWN = 10
 def top(
     ctx: Context,
     url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
+        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")
     ] = "http://127.0.0.1:8080",
     key: Annotated[
         str,
         typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key. Unset: that of .trunkline/admin.key."),
     ] = "",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON for programs, a line at a time.")
+        bool, typer.Option("--json", help="Print JSON for programs, one object per line.")
     ] = False,
     every_s: Annotated[
         float, typer.Option("--every", min=0.2, max=3600, help="Seconds between refreshes.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print once, and exit.")] = False,
 ) -> None:
-    """Calls, pace, lateness, channels, queues, alarms and processes, looked at again and again until Ctrl-C."""
+    """Calls, pace, lateness, channels, queues, alarms and processes, refreshed until Ctrl-C."""
     connect(ctx, url, key, as_json)
     remote: Remote = ctx.obj
     if once:
@@ -78,7 +78,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 async def _watch(remote: Remote, every_s: float) -> None:
-    """Retries while the platform cannot be reached: an outage is when operators fetch at it."""
+    """Retries while the platform cannot be reached: operators watch this most during an outage."""
     transport = Transport(remote.url, remote.key, every_s + 5)
     try:
         with Live(console=out, screen=not remote.as_json and out.is_terminal, auto_refresh=False) as display:

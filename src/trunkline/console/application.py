@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _CANNOT_TELL = ApiRefused(
-    503, "store_unavailable", "Postgres cannot be reached, so nobody can be signed in. Try again in a moment."
+    503, "store_unavailable", "Postgres cannot be reached, so sign-in is not possible. Try again in a moment."
 )
 
 

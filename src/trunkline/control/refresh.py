@@ -22,7 +22,7 @@ log = get_logger(__name__)
 INTERVAL_S = 0.5
 # A poll that takes longer is cancelled: the next one may get another connection.
 POLL_TIMEOUT_S = 2.0
-WAITING = "It is not known yet whether Postgres was restored to an earlier moment."
+WAITING = "The guardian has not yet checked whether Postgres was restored to an earlier moment."
 
 
 class ControlRefresh(Loop):

@@ -261,7 +261,7 @@ class _Explainer:
         by = deferred_by(self._history, lead.due_at)
         if by is not None:
             detail = (
-                f"put off by the gate {gate_of(by.reason, by.subject)} ({check_from_decision(by).detail})"
+                f"deferred by the gate {gate_of(by.reason, by.subject)} ({check_from_decision(by).detail})"
             )
             return GateCheck("due", False, detail, lead.due_at)
         has_been_called = lead.attempt_count > 0 or lead.no_agent_count > 0

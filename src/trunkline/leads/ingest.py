@@ -77,11 +77,11 @@ class LeadRequest(BaseModel):
     request_id: Text = Field(
         min_length=1,
         max_length=200,
-        description="Your own id of this request, unique per merchant. Sent again with the same content it "
-        "answers with the same lead; with other content it is refused.",
+        description="Your own id of this request, unique per merchant. A repeated request with the same content "
+        "returns the same lead; with other content it is refused.",
     )
     merchant_id: ObjectId | None = Field(
-        None, description="Whose lead it is. A key that is bound to a merchant may leave it out."
+        None, description="The merchant of the lead. A key that is bound to a merchant may leave it out."
     )
     phone: Text | None = Field(
         None,
@@ -92,7 +92,8 @@ class LeadRequest(BaseModel):
     )
     timezone: ZoneName | None = Field(
         None,
-        description="Where the callee is, for calling windows. Left out: the policy, or the number, tells.",
+        description="The time zone of the callee, for calling windows. Left out: that of the policy, or of the "
+        "number.",
         examples=["America/New_York"],
     )
     payload: dict[str, Any] = Field(
@@ -103,8 +104,8 @@ class LeadRequest(BaseModel):
     )
     expires_at: Moment | None = Field(
         None,
-        description="Not to be called from then on, with an offset from UTC: a lead that still waits ends as EXPIRED. "
-        "Left out: it waits for as long as it takes.",
+        description="The time from which the lead is not called any more, with an offset from UTC: a lead that "
+        "still waits ends as EXPIRED. Left out: the lead does not expire.",
     )
     priority: int = Field(
         50, ge=1, le=99, strict=True, description="1 is called first, 99 last, within a merchant."
@@ -113,14 +114,12 @@ class LeadRequest(BaseModel):
     pool: ObjectId | None = Field(
         None, description="The number pool to dial from. Left out: the merchant's default pool."
     )
-    max_attempts: int = Field(
-        1, ge=1, le=20, strict=True, description="How often to dial at most, all attempts counted."
-    )
+    max_attempts: int = Field(1, ge=1, le=20, strict=True, description="The maximum number of attempts.")
     reporting_webhook_url: Text | None = Field(
         None,
         min_length=1,
         max_length=URL_MAX,
-        description="Where to report the result: an http or https URL.",
+        description="The URL for the report of the result, http or https.",
     )
 
 
@@ -202,7 +201,7 @@ def timing(
     at = max(wanted_at or admission.now, admission.now)
     opening = openings.find(rules, at)
     if opening is None:
-        return FieldProblem("phone", "The calling windows that hold for this number never open.")
+        return FieldProblem("phone", "The calling windows that apply to this number never open.")
     return Timing(opening.opens_at, opening.closes_at, opening.opens_at > at == admission.now)
 
 

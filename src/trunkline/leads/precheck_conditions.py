@@ -49,10 +49,14 @@ class HttpCheck(Frozen):
     timeout_s: float = Field(10.0, ge=1, le=30)
     retries: int = Field(2, ge=0, le=5)
     on_failure: Literal["proceed", "skip"] = Field(
-        "skip", description="If nobody answers: call all the same, or do as if it had not passed."
+        "skip",
+        description="If the tenant's system does not respond: call all the same, or treat the pre-check "
+        "as not passed.",
     )
     otherwise: Literal["abort", "defer"] = Field(
-        "abort", description="If it does not pass: the lead ends as PRECHECK_FAILED, or is asked about again."
+        "abort",
+        description="If it does not pass: the lead ends as PRECHECK_FAILED, or the pre-check is "
+        "repeated later.",
     )
     defer_s: float = Field(3600.0, ge=60, le=604_800)
     defer_max: int = Field(10, ge=1, le=10)

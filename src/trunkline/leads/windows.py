@@ -80,9 +80,11 @@ class HolidayCalendar(Frozen):
 
 class Window(Frozen):
     spans: tuple[TimeSpan, ...] = Field(min_length=1, max_length=50)
-    timezone: ZoneName | None = Field(None, description="Left out: where the callee is.")
-    holidays: tuple[HolidayCalendar, ...] = Field((), max_length=10, description="Nobody is called on these.")
-    closed_on: tuple[date, ...] = Field((), max_length=400, description="Nor on these days.")
+    timezone: ZoneName | None = Field(None, description="Left out: the callee's time zone.")
+    holidays: tuple[HolidayCalendar, ...] = Field(
+        (), max_length=10, description="No calls on these public holidays."
+    )
+    closed_on: tuple[date, ...] = Field((), max_length=400, description="No calls on these days.")
 
 
 @dataclass(frozen=True, slots=True)

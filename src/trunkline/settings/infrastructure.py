@@ -126,7 +126,8 @@ class Http(Group):
     trusted_proxies: Networks = env(
         "TRUSTED_PROXIES",
         "",
-        "Whose `X-Forwarded-Host` and `X-Forwarded-Proto` are believed. PUBLIC_BASE_URL, if set, wins over both.",
+        "The proxies whose `X-Forwarded-Host` and `X-Forwarded-Proto` are trusted. PUBLIC_BASE_URL, if set, wins "
+        "over both.",
         rank="operator",
     )
     read_timeout_s: Seconds = env("HTTP_READ_TIMEOUT", "5s", "How long a request may take to arrive.")
@@ -152,7 +153,9 @@ class Log(Group):
         "LOG_LEVEL", "info", "Lines below this level are dropped.", rank="operator"
     )
     format: Annotated[Literal["auto", "json", "console"], BeforeValidator(lower)] = env(
-        "LOG_FORMAT", "auto", "How lines look. `auto` is `console` in a terminal and `json` elsewhere."
+        "LOG_FORMAT",
+        "auto",
+        "The format of log lines. `auto` is `console` in a terminal and `json` otherwise.",
     )
 
 
@@ -170,7 +173,7 @@ class Leader(Group):
         "LEADER_ELECTION_RENEW_DEADLINE", "10s", "A leader that could not renew for this long stops leading."
     )
     retry_period_s: Seconds = env(
-        "LEADER_ELECTION_RETRY_PERIOD", "2s", "Time between two tries to take or renew."
+        "LEADER_ELECTION_RETRY_PERIOD", "2s", "Time between two tries to acquire or renew the lease."
     )
 
 

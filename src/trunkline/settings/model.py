@@ -74,7 +74,7 @@ class Settings(Group):
         BeforeValidator(lambda value: ROLES if value == "all" else split_list(value)),
         Field(min_length=1),
         Allowed(f"`all`, or some of {', '.join(f'`{role}`' for role in ROLES)}, with commas between"),
-    ] = env("TRUNKLINE_ROLES", "all", "What this process does.", rank="operator")
+    ] = env("TRUNKLINE_ROLES", "all", "The roles of this process.", rank="operator")
     data_dir: Folder = env(
         "TRUNKLINE_DATA_DIR",
         ".trunkline",
@@ -93,13 +93,13 @@ class Settings(Group):
     secret_keys: SecretKeys = env(
         "TRUNKLINE_SECRET_KEY",
         "",
-        "Encrypts credentials and signs URLs, the same in every process. Unset, one is kept in the data folder.",
+        "Encrypts credentials and signs URLs, the same in every process. Unset, one is stored in the data folder.",
         rank="operator",
     )
     admin_key: LongSecret | None = env(
         "TRUNKLINE_ADMIN_KEY",
         None,
-        "The first API key, with the scope `admin`. Unset, one is kept in the data folder.",
+        "The first API key, with the scope `admin`. Unset, one is stored in the data folder.",
         rank="operator",
     )
     database: DatabaseSettings = DatabaseSettings()

@@ -78,7 +78,7 @@ class Router(Group):
     pod_source: Annotated[Literal["heartbeat", "kubernetes"], BeforeValidator(lower)] = env(
         "POD_SOURCE",
         "heartbeat",
-        "Who says which pods there are: they themselves, or the cluster.",
+        "The source of pods: their own heartbeats, or the Kubernetes cluster.",
         rank="operator",
     )
     namespace: Text = env("NAMESPACE", "default", "The namespace whose pods are watched.", rank="operator")
@@ -86,25 +86,27 @@ class Router(Group):
         "POD_LABEL_SELECTOR", "app=voice-agent", "Which pods of it are agents.", rank="operator"
     )
     cluster_url: HttpUrl | None = env(
-        "KUBERNETES_API_URL", None, "Where the cluster's API server is. Unset, where the cluster says it is."
+        "KUBERNETES_API_URL",
+        None,
+        "The URL of the cluster's API server. Unset, the one that the cluster announces.",
     )
     cluster_host: Text | None = env("KUBERNETES_SERVICE_HOST", None, "Set by the cluster in every pod.")
     cluster_port: Port = env("KUBERNETES_SERVICE_PORT", 443, "Set by the cluster in every pod.")
     cluster_token_file: Folder = env(
         "KUBERNETES_TOKEN_FILE",
         "/var/run/secrets/kubernetes.io/serviceaccount/token",
-        "What this process proves itself with to the API server.",
+        "The token with which this process authenticates to the API server.",
     )
     cluster_ca_file: Folder = env(
         "KUBERNETES_CA_FILE",
         "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
-        "What the API server proves itself with.",
+        "The certificate authority of the API server.",
     )
     lease_namespace: Text | None = env(
-        "LEADER_ELECTION_NAMESPACE", None, "Where the manager's Lease is. Unset, in NAMESPACE."
+        "LEADER_ELECTION_NAMESPACE", None, "The namespace of the pool manager's Lease. Unset, NAMESPACE."
     )
     lease_name: Text = env(
-        "LEADER_ELECTION_LOCK_NAME", "smart-router-leader", "Name of the manager's Lease on a cluster."
+        "LEADER_ELECTION_LOCK_NAME", "smart-router-leader", "Name of the pool manager's Lease on a cluster."
     )
 
     @property

@@ -81,7 +81,7 @@ class MailboxSettings(Group):
     keep_s: Seconds = env(
         "MAILBOX_RETENTION",
         "168h",
-        "How long processed events are kept. A repeated event is recognised for as long.",
+        "How long processed events are stored. A repeated event is recognised for as long.",
     )
 
 
@@ -89,25 +89,29 @@ class Reminders(Group):
     """Making the occurrences of reminders, and how often each is tried."""
 
     poll_s: Seconds = env(
-        "SCHEDULER_POLL_INTERVAL_SECONDS", "60s", "How often to look for reminders that are due."
+        "SCHEDULER_POLL_INTERVAL_SECONDS", "60s", "How often the scheduler queries due reminders."
     )
     batch_max: int = env(
         "SCHEDULER_BATCH_SIZE",
         10,
-        "Reminders that one look takes at most. A full one is repeated at once.",
+        "The maximum of reminders of one query. A full one is repeated at once.",
         ge=1,
         le=1000,
     )
     retry_base_s: Seconds = env(
         "RETRY_BASE_DELAY_SECONDS",
         "60s",
-        "How long any lead waits after its first failed attempt, doubled after each further one, unless a policy says "
-        "otherwise. `1s` to `24h`.",
+        "How long any lead waits after its first failed attempt, doubled after each further one, unless a policy "
+        "sets another delay. `1s` to `24h`.",
         ge=1,
         le=86_400,
     )
     attempts_max: int = env(
-        "RETRY_MAX_ATTEMPTS", 3, "Attempts of an occurrence, unless its reminder says otherwise.", ge=1, le=20
+        "RETRY_MAX_ATTEMPTS",
+        3,
+        "Attempts of an occurrence, unless its reminder sets another number.",
+        ge=1,
+        le=20,
     )
 
 
@@ -128,7 +132,8 @@ class ControlSettings(Group):
     alarm_webhook_url: SecretUrl | None = env(
         "ALARM_WEBHOOK_URL",
         None,
-        "Where any process announces that an alarm was raised, is ongoing or was cleared. Unset, nowhere.",
+        "The URL to which any process announces that an alarm was raised, is ongoing or was cleared. Unset, "
+        "alarms are not announced.",
         rank="operator",
     )
     alarm_repeat_s: Seconds = env(

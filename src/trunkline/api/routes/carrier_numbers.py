@@ -60,6 +60,6 @@ async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> Carri
 
 def _unavailable(carrier: str, unavailable: NumbersUnavailable) -> ApiError:
     if unavailable.is_unauthorized:
-        message = f"{carrier} does not know these credentials ({unavailable.reason}). Enter them again."
+        message = f"{carrier} rejects these credentials ({unavailable.reason}). Enter them again."
         return ApiError(502, "carrier_refused", message)
     return ApiError(502, "carrier_unavailable", f"{carrier} did not answer: {unavailable.reason}.")
