@@ -68,7 +68,10 @@ def judge(pods: Mapping[str, int], tiers: Tiers) -> Finding:
     first = _first_common(tiers)
     if first == 1:
         return Finding("pods", "warning", f"no pod is registered, so no lead is dialled: {START_AGENTS}")
-    detail = f"no pod is registered, so no lead is dialled. By TIER_CONFIG pod {first} is the first in a tier of every merchant: start so many"
+    detail = (
+        f"no pod is registered, so no lead is dialled. By TIER_CONFIG pod {first} is the first in a tier of "
+        "every merchant: start so many"
+    )
     return Finding("pods", "warning", f"{detail}, or set {COMMON_TIER}")
 
 
