@@ -26,6 +26,7 @@ CLASSES: Mapping[str, str] = {"Happening": "TimelineEvent"}
 LOG_EVENTS: Mapping[str, str] = {
     "account.refresh_failed": "account.look_failed",
     "agents.owners_not_written": "agents.owners_untold",
+    "call.enrichment_not_enqueued": "call.enrichment_not_asked",
     "call.reappeared_late": "call.surfaced_late",
     "cooldown.begun": "cooldown",
     "jobs.blocks_the_event_loop": "job_blocks_the_event_loop",

@@ -170,4 +170,4 @@ async def test_every_page_shows_that_no_process_leads(
         for page, answer in (await seen(world, visitor, addresses(PAGES, ids))).items():
             assert answer.status == 200, page
             assert "no leader" in text(answer).lower(), page
-        assert "Nobody leads" in text(await visitor.open("/console"))
+        assert "No leader" in text(await visitor.open("/console"))

@@ -290,7 +290,7 @@ async def test_an_old_database_with_leads_and_without_a_witness_is_stopped(
         await one.look(3)
         stop = one.controls.killed()
         assert stop is not None
-        assert "nobody remembers" in stop.reason
+        assert "no witness knows" in stop.reason
 
 
 async def test_an_unreachable_valkey_counts_as_no_witness_after_a_wait(database_url: str) -> None:

@@ -21,7 +21,7 @@ def test_doctor_warns_of_an_old_rule_pack() -> None:
 
 def test_doctor_warns_of_a_ring_timeout_too_short_for_a_rule_pack() -> None:
     (finding,) = judge([US], 10, US.as_of)
-    assert finding.detail == "us-tcpa asks that phones ring for 15 s: RING_TIMEOUT is 10 s"
+    assert finding.detail == "us-tcpa requires phones to ring for 15 s: RING_TIMEOUT is 10 s"
 
 
 async def test_doctor_checks_the_packs_of_all_layers_as_the_platform_edited_them(

@@ -136,7 +136,7 @@ class AgentApi:
         call = await call_reports.context(tx, attempt_id)
         assert call is not None, "reported on"
         source = CallSource(report.recording_ref, report.transcript_ref, dict(report.data))
-        return await self._enrichment.ask(tx, [Wanted(str(attempt_id), source, call.tenant, attempt_id)])
+        return await self._enrichment.enqueue(tx, [Wanted(str(attempt_id), source, call.tenant, attempt_id)])
 
     def _proof(self, request: Request) -> CallProof:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -260,7 +260,7 @@ _STATE_DOC: dict[str, Any] = {
     "description": f"A JSON object of at most 64 KiB; the last one counts. {_PROOF}",
     "requestBody": {"required": True, "content": _OBJECT},
     "responses": {
-        "200": {"description": "Kept.", "content": _OBJECT},
+        "200": {"description": "Stored.", "content": _OBJECT},
         "401": {"description": "The token does not belong to this call.", "content": _OBJECT},
         "404": {"description": "There is no such call.", "content": _OBJECT},
         "409": {"description": "Another agent has this call now.", "content": _OBJECT},
@@ -278,7 +278,7 @@ _OUTCOME_DOC: dict[str, Any] = {
     },
     "responses": {
         "200": {"description": "This report was stored before.", "content": _OBJECT},
-        "201": {"description": "Kept.", "content": _OBJECT},
+        "201": {"description": "Stored.", "content": _OBJECT},
         "401": {"description": "The token does not belong to this call.", "content": _OBJECT},
         "404": {"description": "There is no such call.", "content": _OBJECT},
         "409": {

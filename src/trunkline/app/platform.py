@@ -233,8 +233,8 @@ class Platform:
         log.warning(
             "platform.no_agents_known",
             carriers=",".join(sorted(needing)),
-            effect="nobody is dialled until an agent is known",
-            action="start an agent (docs/reference/agent.md); where other people's agents answer, set AGENTS=elsewhere",
+            effect="no lead is dialled until an agent registers",
+            action="start an agent (docs/reference/agent.md); for external agents set AGENTS=elsewhere",
         )
 
     async def stop(self) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from trunkline.leads.windows import WindowRule, next_opening
 
 RECENT_S = 600.0
-# The estimate walks over windows one by one. After this many it is further away than anybody plans.
+# The estimate walks over windows one by one. After this many it is further away than any plan.
 OPENINGS_MAX = 400
 
 

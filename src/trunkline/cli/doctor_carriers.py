@@ -57,8 +57,8 @@ async def examine_carriers(settings: Settings, database_url: str | None) -> list
 def known_secrets(settings: Settings) -> list[str]:
     if settings.secret_keys:
         return [key.get_secret_value() for key in settings.secret_keys]
-    kept = Path(settings.data_dir) / "secret.key"
-    return [kept.read_text(encoding="utf-8").strip()] if kept.is_file() else []
+    file = Path(settings.data_dir) / "secret.key"
+    return [file.read_text(encoding="utf-8").strip()] if file.is_file() else []
 
 
 async def _stored(

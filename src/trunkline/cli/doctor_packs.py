@@ -46,7 +46,9 @@ def judge(packs: Sequence[Pack], ring_timeout_s: float, today: date) -> list[Fin
     for pack in packs:
         least_s = pack.abandoned_calls.ring_min_s if pack.abandoned_calls else None
         if least_s is not None and ring_timeout_s < least_s:
-            text = f"{pack.name} asks that phones ring for {least_s} s: RING_TIMEOUT is {ring_timeout_s:g} s"
+            text = (
+                f"{pack.name} requires phones to ring for {least_s} s: RING_TIMEOUT is {ring_timeout_s:g} s"
+            )
             findings.append(Finding("packs", "warning", text))
     return findings or [
         Finding("packs", "ok", f"{len(packs)} named, each compared with the law within a year")

@@ -150,7 +150,7 @@ def _wait(queue: Mapping[str, Any]) -> str:
 
 
 def _processes(processes: Sequence[Mapping[str, Any]]) -> RenderableType:
-    table = Table("process", "roles", "heard")
+    table = Table("process", "roles", "last report")
     for process in processes:
         name = process["id"] + (" (leader)" if process["is_leader"] else "")
         style = "" if process["is_alive"] else "red"

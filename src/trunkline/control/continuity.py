@@ -103,6 +103,6 @@ def _lost(beat_at: datetime, beats: int) -> str:
 
 def _unwitnessed(beat_at: datetime) -> str:
     return (
-        f"Postgres was last used at {beat_at:%Y-%m-%d %H:%M:%S} UTC and nobody remembers whether that was its last "
+        f"Postgres was last used at {beat_at:%Y-%m-%d %H:%M:%S} UTC and no witness knows whether that was its last "
         f"moment: it may come from a backup, or be a copy. {_WHAT_TO_DO}"
     )

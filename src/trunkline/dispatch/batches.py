@@ -229,7 +229,7 @@ class Batches:
         if not refused:
             return
         if any(refusal.reason in _CLOCK_REASONS for refusal in refused):
-            self._offset.doubt()
+            self._offset.invalidate()
         try:
             offset_ms = await self._offset_ms()
             await schedule.give_back(self._bus, grant_returns.give_backs(refused), clock_offset_ms=offset_ms)

@@ -119,9 +119,9 @@ class CallFold:
     async def _request_enrichment(self, tx: Connection, wanted: Sequence[Wanted]) -> list[Inserted]:
         if self._enrichment is None or not wanted:
             return []
-        jobs = await apart(tx, self._enrichment.ask(tx, wanted))
+        jobs = await apart(tx, self._enrichment.enqueue(tx, wanted))
         if isinstance(jobs, Exception):
-            log.error("call.enrichment_not_asked", calls=len(wanted), error=type(jobs).__name__)
+            log.error("call.enrichment_not_enqueued", calls=len(wanted), error=type(jobs).__name__)
             return []
         return jobs
 

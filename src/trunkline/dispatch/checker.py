@@ -17,8 +17,8 @@ from trunkline.dispatch import queried_calls, unexplained
 from trunkline.dispatch.checks import (
     RETRY_S,
     CheckLimits,
-    Doubt,
     FreeChannel,
+    MarkInDoubt,
     QueryCall,
     QueryList,
     Resolution,
@@ -117,7 +117,7 @@ class Checker(Loop):
         match next_step(check.state, check.age_s, check.doubt_checks, self._limits, self._list_lag_s(check)):
             case Wait(seconds=seconds):
                 await self._reschedule(check, seconds)
-            case Doubt():
+            case MarkInDoubt():
                 await self._doubt(check)
             case QueryList(final=final):
                 await self._search_list(check, final)

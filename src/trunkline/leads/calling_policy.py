@@ -306,7 +306,7 @@ _RESERVED = {
     "starts_per_s": "a campaign",
 }
 _NEVER_OPENS = PolicyProblem(
-    "windows", "Together with the windows above it, it never opens: nobody would ever be called."
+    "windows", "Together with the windows above it, it never opens: no lead would ever be called."
 )
 
 

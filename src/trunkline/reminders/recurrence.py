@@ -105,7 +105,9 @@ def _split(text: str) -> dict[str, str] | BadRule:
 
 def _frequency(parts: dict[str, str]) -> BadRule | None:
     if parts.get("FREQ") not in _FREQUENCIES:
-        return BadRule(f"FREQ must be one of {', '.join(_FREQUENCIES)}: nobody is called every minute.")
+        return BadRule(
+            f"FREQ must be one of {', '.join(_FREQUENCIES)}: calls every minute are not supported."
+        )
     if parts["FREQ"] == "HOURLY" and "BYSETPOS" in parts:
         return BadRule("BYSETPOS chooses among the days of a period: an hour has none.")
     return None

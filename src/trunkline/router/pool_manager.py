@@ -106,7 +106,7 @@ class PoolManager(LeaderLoop):
         return self.is_leader and self._announced is self._term
 
     async def run_as_follower(self) -> int:
-        return self._follow("another leads, or nobody")
+        return self._follow("another process leads, or none")
 
     async def run_as_leader(self, term: int) -> int:
         lead = await router_manager.lead(self._bus, self._keys, term)

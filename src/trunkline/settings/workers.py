@@ -60,7 +60,7 @@ class JobSettings(Group):
 
 
 class MailboxSettings(Group):
-    """Folding the events of calls, and how long the events of every mailbox are kept."""
+    """Folding the events of calls, and how long the events of every mailbox are stored."""
 
     concurrency: int = env(
         "MAILBOX_CONCURRENCY",

@@ -48,7 +48,7 @@ class Attempt(Value, frozen=True):
     cancel_reason: str | None = None
     hang_up_wanted: bool = False
     lead_outcome: str | None = None
-    # Whose call it is, to whom, since when, and what money was reserved for it.
+    # The call's tenant and callee, its start, and the money that was reserved for it.
     tenant: Tenant = PLATFORM
     campaign_id: UUID | None = None
     phone: Private[str] = ""
@@ -334,7 +334,7 @@ async def mark_in_doubt(conn: Connection, attempt_ids: Sequence[UUID]) -> list[U
 async def write_off(
     tx: Connection, attempt_id: UUID, state: AttemptState, reason: str, held_s: float
 ) -> bool:
-    """End a doubt without a call. False if a webhook came first."""
+    """End an in-doubt attempt without a call. False if a webhook came first."""
     return await tx.fetchval(_SQL.write_off, attempt_id, state.value, reason, held_s) is not None
 
 

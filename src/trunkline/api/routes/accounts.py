@@ -226,7 +226,9 @@ def _require_sight(who: Principal) -> None:
 def _service(api: Api) -> AccountService:
     if api.deps.accounts is None:
         raise ApiError(
-            503, "accounts_unavailable", "This process has no accounts. Ask one with the role api."
+            503,
+            "accounts_unavailable",
+            "This process has no accounts. Send the request to one with the role api.",
         )
     return api.deps.accounts
 

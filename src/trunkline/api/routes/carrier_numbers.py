@@ -45,7 +45,9 @@ async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> Carri
     require_platform(who, "ask carriers")
     if api.deps.accounts is None:
         raise ApiError(
-            503, "accounts_unavailable", "This process has no accounts. Ask one with the role api."
+            503,
+            "accounts_unavailable",
+            "This process has no accounts. Send the request to one with the role api.",
         )
     await api.deps.accounts.refresh()
     try:

@@ -34,7 +34,9 @@ async def free_channels(body: FreeIn, who: AdminKey, api: Deps) -> FreedOut:
     require_platform(who, "free channels")
     if api.deps.free_dead_channels is None:
         raise ApiError(
-            503, "valkey_unavailable", "This process knows no channels. Ask one with the role api."
+            503,
+            "valkey_unavailable",
+            "This process knows no channels. Send the request to one with the role api.",
         )
     async with api.store.writing() as tx:
         await audit.record(

@@ -303,7 +303,7 @@ def _require_version(before: Flag | None, version: int | None) -> None:
         )
         raise conflict(
             "version_changed",
-            f"The flag is at version {now}, not {version or 0}. {said or 'Nobody has set it'}. Read it again.",
+            f"The flag is at version {now}, not {version or 0}. {said or 'It is not set'}. Read it again.",
         )
 
 

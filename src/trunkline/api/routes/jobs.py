@@ -407,7 +407,9 @@ def _require_type(api: Api, who: Principal, job_type: str) -> None:
 
 def jobs_api(api: Api) -> JobsApi:
     if api.deps.jobs is None:
-        raise ApiError(503, "jobs_unavailable", "This process has no jobs. Ask one with the role api.")
+        raise ApiError(
+            503, "jobs_unavailable", "This process has no jobs. Send the request to one with the role api."
+        )
     return api.deps.jobs
 
 

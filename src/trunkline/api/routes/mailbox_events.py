@@ -108,6 +108,8 @@ async def append_event(
 def inbox_of(api: Api) -> Inbox:
     if api.deps.inbox is None:
         raise ApiError(
-            503, "mailboxes_unavailable", "This process has no mailboxes. Ask one with the role api."
+            503,
+            "mailboxes_unavailable",
+            "This process has no mailboxes. Send the request to one with the role api.",
         )
     return api.deps.inbox

@@ -244,7 +244,7 @@ def _operation(summary: str) -> dict[str, Any]:
         "responses": {
             "200": {"description": "What the carrier is to do with the call, in its own language."},
             "202": {"description": "The signature is valid; the content is not understood."},
-            "204": {"description": "Kept."},
+            "204": {"description": "Stored."},
             "401": {"description": "The password is missing (Exotel)."},
             "403": {"description": "The signature does not fit, or the webhook is too old."},
             "413": {"description": "Larger than any webhook."},
