@@ -142,7 +142,7 @@ async def _store_recordings(tx: Connection, batch: Batch, locked: Mapping[UUID, 
         return []
     stored = await apart(tx, call_reports.add_recordings(tx, refs))
     if isinstance(stored, Exception):
-        log.error("call.recordings_not_kept", calls=len(refs), error=type(stored).__name__)
+        log.error("call.recordings_not_stored", calls=len(refs), error=type(stored).__name__)
         return []
     return recordings.to_fetch(refs, locked)
 

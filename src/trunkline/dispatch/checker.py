@@ -211,7 +211,7 @@ class Checker(Loop):
         await queried_calls.append(self._inbox, check.id, call, self._clock.now())
 
     async def _write_off(self, check: AttemptCheck, state: AttemptState, reason: str) -> None:
-        log.error("attempt.given_up", state=state.value, reason=reason)
+        log.error("attempt.written_off", state=state.value, reason=reason)
         async with self._database.transaction() as tx:
             locked = await attempts.lock(tx, [check.id])
             if not await attempts.write_off(tx, check.id, state, reason, self._limits.call_max_s):
@@ -252,7 +252,7 @@ class Checker(Loop):
             await attempts.lock(tx, [check.id])
             is_absent = await attempts.mark_absent(tx, check.id)
         if is_absent:
-            log.warning("attempt.absent_when_asked_again", attempt_id=str(check.id))
+            log.warning("attempt.absent_when_queried_again", attempt_id=str(check.id))
             await Settlement(freed=[check.id]).publish(self._bus)
         return "settled"
 

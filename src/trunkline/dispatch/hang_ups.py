@@ -55,7 +55,7 @@ class HangUps(Loop):
             return None
         with bind(attempt_id=request.id, lead_id=request.lead_id):
             result = await self._hang_up(request, request.carrier_call_id)
-            log.info("call.hang_up_asked", call_id=request.carrier_call_id, result=type(result).__name__)
+            log.info("call.hang_up_requested", call_id=request.carrier_call_id, result=type(result).__name__)
         match result:
             case HangUpAsked():
                 return REPEAT_S

@@ -347,7 +347,7 @@ class PoolManager(LeaderLoop):
         truth, changed = await self._make_live(term)
         crash_point("router.after_merchants")
         for merchant, config in changed.items():
-            log.info("router.merchant_adopted", merchant_id=merchant, removed=not config)
+            log.info("router.merchant_tier_imported", merchant_id=merchant, removed=not config)
             async with self._database.connection() as conn:
                 await merchants_store.adopt_merchant(conn, merchant, config, truth.get(merchant, ""))
         if changed:
