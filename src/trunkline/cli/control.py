@@ -152,7 +152,7 @@ def stop(
     ] = "",
     ramp: Ramp = "30s",
 ) -> None:
-    """Stop something, or everything."""
+    """Stop calls of one subject, or all calls."""
     remote, path = _remote(ctx), _path(what, subject)
     body: dict[str, Any] = {"reason": reason, "ramp_s": _seconds(ramp)}
     if lasting:
