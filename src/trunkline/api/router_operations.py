@@ -165,7 +165,7 @@ _HEARD = _object(
     max_concurrent=_whole("The number of concurrent calls of a pod of its tier."),
     again_in_s=_number("When the router expects the next heartbeat; 0: as usual."),
     call_time_limit_s=_number("The platform's longest call: a leaving pod waits that long."),
-    stream_secrets=_list(_text("In hex."), "The secret that signs the tokens of this pod's streams."),
+    stream_secrets=_list(_text("In hex."), "The secrets that sign the tokens of this pod's streams."),
 )
 _RESET = _object(
     "*",

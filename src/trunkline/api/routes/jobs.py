@@ -148,7 +148,7 @@ class JobIn(Body):
         None,
         min_length=1,
         max_length=KEY_MAX,
-        description="How many jobs of this type and key may run at once.",
+        description="The concurrency key: the type limits how many jobs of one key run at once.",
     )
     max_attempts: int | None = Field(
         None, ge=1, le=1000, description="The maximum number of runs. Left out: the type's."

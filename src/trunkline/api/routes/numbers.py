@@ -36,7 +36,7 @@ Status = Literal["active", "draining", "disabled"]
 
 CHANNELS_MAX = 10_000
 _CHANNELS = "The maximum of concurrent calls. A lower value takes effect as calls end."
-_PACE = "The maximum of starts per second. Left out: only the account limits it."
+_PACE = "The maximum of starts per second, besides that of the account. Left out: only the account's applies."
 _STATUS = "A draining number finishes its calls and starts none; a disabled one is out of use."
 Pace = Annotated[float, Field(gt=0, le=1000)]
 
