@@ -1,15 +1,7 @@
 """Settings of calls: how they are placed, and through which carriers."""
 
-from trunkline.settings.field import Group, env
-from trunkline.settings.values import (
-    AnswerUrl,
-    HttpUrl,
-    Rate,
-    Seconds,
-    Secret,
-    Switch,
-    Text,
-)
+from trunkline.settings.values import AnswerUrl, HttpUrl, Rate, Seconds, Secret, Switch, Text
+from trunkline.settings.variables import Group, account_env, env, operator_env
 
 
 class DispatchSettings(Group):
@@ -60,18 +52,16 @@ class CarrierSettings(Group):
     time_limit_s: Seconds = env(
         "CALL_TIME_LIMIT", "1h", "The longest call, `1s` to `24h`. The carrier ends it then."
     )
-    machine_detection: Switch = env(
+    machine_detection: Switch = operator_env(
         "MACHINE_DETECTION",
         "false",
         "Have the carrier detect whether a machine answered (Twilio, Plivo). It may cost extra.",
-        rank="operator",
     )
-    record_calls: Switch = env(
+    record_calls: Switch = operator_env(
         "RECORD_CALLS",
         "false",
         "Have the carrier record calls (Twilio, Exotel) and report the URLs. Whether the law allows that is the "
         "operator's responsibility.",
-        rank="operator",
     )
 
     answer_fallback_url: AnswerUrl | None = env(
@@ -89,95 +79,70 @@ class CarrierSettings(Group):
 
 
 class TwilioSettings(Group):
-    base_url: HttpUrl = env(
-        "TWILIO_BASE_URL", "https://api.twilio.com", "The base URL of Twilio's API.", rank="carrier"
+    base_url: HttpUrl = account_env(
+        "TWILIO_BASE_URL", "https://api.twilio.com", "The base URL of Twilio's API."
     )
-    account_sid: Text | None = env(
-        "TWILIO_ACCOUNT_SID", None, "The account. Unset, Twilio is not used.", rank="carrier"
+    account_sid: Text | None = account_env(
+        "TWILIO_ACCOUNT_SID", None, "The account. Unset, Twilio is not used."
     )
-    auth_token: Secret | None = env(
-        "TWILIO_AUTH_TOKEN", None, "The account's token, which also signs webhooks.", rank="carrier"
+    auth_token: Secret | None = account_env(
+        "TWILIO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
     )
-    starts_per_s: Rate = env(
+    starts_per_s: Rate = account_env(
         "TWILIO_CALLS_PER_SECOND",
         "1",
         "Calls that the account may start per second: what Twilio allows it, or less.",
-        rank="carrier",
     )
 
 
 class PlivoSettings(Group):
-    base_url: HttpUrl = env(
-        "PLIVO_BASE_URL", "https://api.plivo.com", "The base URL of Plivo's API.", rank="carrier"
+    base_url: HttpUrl = account_env("PLIVO_BASE_URL", "https://api.plivo.com", "The base URL of Plivo's API.")
+    auth_id: Text | None = account_env("PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.")
+    auth_token: Secret | None = account_env(
+        "PLIVO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
     )
-    auth_id: Text | None = env(
-        "PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.", rank="carrier"
-    )
-    auth_token: Secret | None = env(
-        "PLIVO_AUTH_TOKEN", None, "The account's token, which also signs webhooks.", rank="carrier"
-    )
-    starts_per_s: Rate = env(
+    starts_per_s: Rate = account_env(
         "PLIVO_CALLS_PER_SECOND",
         "2",
         "Calls that the account may start per second: what Plivo allows it, or less.",
-        rank="carrier",
     )
 
 
 class ExotelSettings(Group):
-    base_url: HttpUrl = env(
+    base_url: HttpUrl = account_env(
         "EXOTEL_BASE_URL",
         "https://api.exotel.com",
         "The base URL of Exotel's API; for accounts in India https://api.in.exotel.com.",
-        rank="carrier",
     )
-    sid: Text | None = env("EXOTEL_SID", None, "The account. Unset, Exotel is not used.", rank="carrier")
-    api_key: Text | None = env(
-        "EXOTEL_API_KEY", None, "The API key that belongs to the token.", rank="carrier"
+    sid: Text | None = account_env("EXOTEL_SID", None, "The account. Unset, Exotel is not used.")
+    api_key: Text | None = account_env("EXOTEL_API_KEY", None, "The API key that belongs to the token.")
+    api_token: Secret | None = account_env("EXOTEL_API_TOKEN", None, "The account's token.")
+    app_id: Text | None = account_env(
+        "EXOTEL_APP_ID", None, "The flow that answered calls run through. Without it nothing is dialled."
     )
-    api_token: Secret | None = env("EXOTEL_API_TOKEN", None, "The account's token.", rank="carrier")
-    app_id: Text | None = env(
-        "EXOTEL_APP_ID",
-        None,
-        "The flow that answered calls run through. Without it nothing is dialled.",
-        rank="carrier",
+    time_zone: Text = account_env(
+        "EXOTEL_TIME_ZONE", "Asia/Kolkata", "The time zone of the times in the account's reports."
     )
-    time_zone: Text = env(
-        "EXOTEL_TIME_ZONE",
-        "Asia/Kolkata",
-        "The time zone of the times in the account's reports.",
-        rank="carrier",
-    )
-    starts_per_s: Rate = env(
+    starts_per_s: Rate = account_env(
         "EXOTEL_CALLS_PER_SECOND",
         "3",
         "Calls that the account may start per second: what Exotel allows it, or less.",
-        rank="carrier",
     )
 
 
 class VapiSettings(Group):
-    base_url: HttpUrl = env(
-        "VAPI_BASE_URL", "https://api.vapi.ai", "The base URL of Vapi's API.", rank="carrier"
+    base_url: HttpUrl = account_env("VAPI_BASE_URL", "https://api.vapi.ai", "The base URL of Vapi's API.")
+    api_key: Secret | None = account_env(
+        "VAPI_API_KEY", None, "The organisation's private key. Unset, Vapi is not used."
     )
-    api_key: Secret | None = env(
-        "VAPI_API_KEY", None, "The organisation's private key. Unset, Vapi is not used.", rank="carrier"
+    webhook_secret: Secret | None = account_env(
+        "VAPI_WEBHOOK_SECRET", None, "The secret of Vapi's messages, which they contain or are signed with."
     )
-    webhook_secret: Secret | None = env(
-        "VAPI_WEBHOOK_SECRET",
-        None,
-        "The secret of Vapi's messages, which they contain or are signed with.",
-        rank="carrier",
+    assistant_id: Text | None = account_env(
+        "VAPI_ASSISTANT_ID", None, "The assistant that talks, unless a lead names another. Needed to dial."
     )
-    assistant_id: Text | None = env(
-        "VAPI_ASSISTANT_ID",
-        None,
-        "The assistant that talks, unless a lead names another. Needed to dial.",
-        rank="carrier",
-    )
-    starts_per_s: Rate = env(
+    starts_per_s: Rate = account_env(
         "VAPI_CALLS_PER_SECOND",
         "10",
         "Calls that the account may start per second: what Vapi allows it, or less.",
-        rank="carrier",
     )

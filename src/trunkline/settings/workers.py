@@ -2,14 +2,8 @@
 
 from typing import Literal
 
-from trunkline.settings.field import Group, env
-from trunkline.settings.values import (
-    Modules,
-    Seconds,
-    SecretUrl,
-    Switch,
-    Text,
-)
+from trunkline.settings.values import Modules, Seconds, SecretUrl, Switch, Text
+from trunkline.settings.variables import Group, env, operator_env
 
 
 class JobSettings(Group):
@@ -35,11 +29,10 @@ class JobSettings(Group):
     )
     history_s: Seconds = env("JOB_HISTORY_RETENTION", "168h", "How long finished jobs are stored.")
     dead_s: Seconds = env("JOB_DEAD_RETENTION", "720h", "How long dead letters wait for a replay.")
-    modules: Modules = env(
+    modules: Modules = operator_env(
         "JOB_MODULES",
         "",
         "Modules that declare job types and recurring jobs of your own, imported at the start.",
-        rank="operator",
     )
     enricher: Text | None = env(
         "CALL_ENRICHER",
@@ -129,12 +122,11 @@ class ControlSettings(Group):
         None,
         "`package.module:factory` of an OpenFeature provider. Unset, flags are those of the API.",
     )
-    alarm_webhook_url: SecretUrl | None = env(
+    alarm_webhook_url: SecretUrl | None = operator_env(
         "ALARM_WEBHOOK_URL",
         None,
         "The URL to which any process announces that an alarm was raised, is ongoing or was cleared. Unset, "
         "alarms are not announced.",
-        rank="operator",
     )
     alarm_repeat_s: Seconds = env(
         "ALARM_REPEAT", "1h", "How often an ongoing alarm is announced to the webhook again."

@@ -110,9 +110,7 @@ HTTP_SECONDS = _histogram(
 # Calls
 LEADS_ACCEPTED = _counter("leads_accepted_total", "Leads that the API has accepted.")
 LEADS = _gauge(
-    "leads",
-    "Leads by status: BACKLOG as Postgres estimates it, PROCESSING as it counts it.",
-    "status",
+    "leads", "Leads by status: BACKLOG as Postgres estimates it, PROCESSING as it counts it.", "status"
 )
 LEADS_OVERDUE = _gauge(
     "leads_overdue",
@@ -317,9 +315,7 @@ MAILBOXES_UNHANDLED = _gauge(
 ISSUES_QUEUED = _counter("issues_queued_total", "Mailboxes of kind `issue` that became queued.")
 ISSUES_PROCESSED = _counter("issues_processed_total", "Mailboxes of kind `issue` that were processed.")
 ISSUES_SECONDS = _histogram(
-    "issues_processing_duration_seconds",
-    "From the claim of an issue to its completion.",
-    buckets=LATENESS_S,
+    "issues_processing_duration_seconds", "From the claim of an issue to its completion.", buckets=LATENESS_S
 )
 ISSUE_BATCH_EVENTS = _histogram(
     "events_per_issue_batch", "Events of one issue that were processed together.", buckets=EVENTS
