@@ -249,7 +249,7 @@ class Outcome(StrEnum):
     """How a lead can end: not dialled, during the call, in the session.
 
     NO_AGENT: answered, but the call got no agent. BUSY: the callee was busy. Their former names are in
-    `leads.legacy_outcomes`.
+    `leads.outcomes.LEGACY`.
     """
 
     PRECHECK_FAILED = "PRECHECK_FAILED"

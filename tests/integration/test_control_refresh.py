@@ -10,10 +10,9 @@ from tests.support.waiting import eventually
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
+from trunkline.control.continuity import Guardian
 from trunkline.control.controls import Controls
-from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
-from trunkline.control.guardian import Guardian
-from trunkline.control.provider import Flags
+from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, Flags
 from trunkline.control.refresh import INTERVAL_S, ControlRefresh
 from trunkline.store import controls, flags
 from trunkline.store import database as store_database

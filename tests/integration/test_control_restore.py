@@ -13,10 +13,16 @@ from trunkline.bus import connection as bus_connection
 from trunkline.bus import continuity_record
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.control.continuity import UNWITNESSED_AFTER_S, WITNESS_WAIT_S, ContinuityMark, Guard
+from trunkline.control.continuity import (
+    UNWITNESSED_AFTER_S,
+    WITNESS_WAIT_S,
+    ContinuityMark,
+    Guard,
+    Guardian,
+    Heartbeat,
+)
 from trunkline.control.controls import Controls
 from trunkline.control.flags import FlagBoard
-from trunkline.control.guardian import Guardian, Heartbeat
 from trunkline.control.refresh import ControlRefresh
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.model import Grant, new_id

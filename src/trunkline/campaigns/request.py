@@ -80,12 +80,13 @@ def prepare(request: CampaignRequest, admission: Admission) -> NewCampaign | Lea
     problems = tuple(_problems(request, admission))
     if problems or admission.pool_id is None:
         return LeadRefused(problems)
+    content = request.model_dump(mode="json", exclude={"request_id", "merchant_id"})
     return NewCampaign(
         id=new_id(),
         reseller_id=admission.reseller_id,
         merchant_id=admission.merchant_id,
         request_id=request.request_id,
-        request_hash=_fingerprint(request),
+        request_hash=hashlib.sha256(payloads.encode(content)).digest(),
         name=request.name,
         pool_id=admission.pool_id,
         priority=request.priority,
@@ -100,8 +101,8 @@ def time_problems(
     starts_at: datetime | None, ends_at: datetime | None, now: datetime
 ) -> Iterator[FieldProblem]:
     for field, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
-        if (problem := ingest.moment_problem(moment)) is not None:
-            yield FieldProblem(field, problem.error)
+        if (problem := ingest.moment_problem(moment, field)) is not None:
+            yield problem
             return
     if ends_at is not None and ends_at <= now:
         yield FieldProblem("ends_at", "This time has passed: no lead would be called.")
@@ -118,8 +119,3 @@ def _problems(request: CampaignRequest, admission: Admission) -> Iterator[FieldP
     yield from time_problems(request.starts_at, request.ends_at, admission.now)
     if (problem := ingest.webhook_problem(request.reporting_webhook_url)) is not None:
         yield problem
-
-
-def _fingerprint(request: CampaignRequest) -> bytes:
-    content = request.model_dump(mode="json", exclude={"request_id", "merchant_id"})
-    return hashlib.sha256(payloads.encode(content)).digest()

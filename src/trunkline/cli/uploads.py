@@ -15,7 +15,7 @@ from trunkline.cli.console import out
 from trunkline.cli.control import Remote
 from trunkline.client.errors import ApiError
 from trunkline.client.transport import Transport
-from trunkline.leads.upload_problems import by_reason
+from trunkline.leads.upload_report import by_reason
 
 # The bar goes to standard error, because programs read standard output.
 bar_out = Console(stderr=True)

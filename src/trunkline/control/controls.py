@@ -11,7 +11,7 @@ intent can be committed, so no call is started by a stale state either.
 
 import asyncio
 from datetime import datetime, timedelta
-from uuid import UUID
+from typing import Unpack
 
 from trunkline.clock import Clock
 from trunkline.control.stops import Stops, StopTarget, Suspension
@@ -34,35 +34,17 @@ class Controls:
         self._generation = 0
         self._changed = asyncio.Event()
 
-    def stopped(
-        self,
-        *,
-        reseller_id: str | None = None,
-        merchant_id: str | None = None,
-        campaign_id: UUID | str | None = None,
-        number_id: UUID | str | None = None,
-        carrier: str | None = None,
-    ) -> Suspension | None:
+    def stopped(self, **target: Unpack[StopTarget]) -> Suspension | None:
         """Why this target may not start now. Without arguments: why nothing may."""
-        target = StopTarget(reseller_id, merchant_id, campaign_id, number_id, carrier)
-        return self._closed or self._stops.stopped(target, self._now())
+        return self._closed or self._stops.stopped(target, self.now())
 
     def killed(self) -> Suspension | None:
         """Why nothing may be sent now. Call it before every single send."""
-        return self._closed or self._stops.killed(self._now())
+        return self._closed or self._stops.killed(self.now())
 
-    def share(
-        self,
-        *,
-        reseller_id: str | None = None,
-        merchant_id: str | None = None,
-        campaign_id: UUID | str | None = None,
-        number_id: UUID | str | None = None,
-        carrier: str | None = None,
-    ) -> float:
+    def share(self, **target: Unpack[StopTarget]) -> float:
         """The share of its usual starts that this target may make: 0 while stopped, then ramping up to 1."""
-        target = StopTarget(reseller_id, merchant_id, campaign_id, number_id, carrier)
-        return 0.0 if self._closed else self._stops.share(target, self._now())
+        return 0.0 if self._closed else self._stops.share(target, self.now())
 
     @property
     def in_force(self) -> tuple[Control, ...]:
@@ -109,14 +91,11 @@ class Controls:
 
     def now(self) -> datetime:
         """Postgres' time, extrapolated from its last reply."""
-        return self._now()
-
-    def _now(self) -> datetime:
         assert self._postgres_now is not None, "an open view has been read"
         return self._postgres_now + timedelta(seconds=self.age_s)
 
     def _announce(self) -> None:
-        fingerprint: object = self._closed or self._stops.fingerprint(self._now())
+        fingerprint: object = self._closed or self._stops.fingerprint(self.now())
         if fingerprint == self._fingerprint:
             return
         self._fingerprint = fingerprint

@@ -1,10 +1,9 @@
-"""Measures one value per alarm and subject from Postgres. `evaluation.py` compares them with the thresholds."""
+"""Measures one value per alarm and subject from Postgres. `alarm_loop.py` compares them with the thresholds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trunkline.control.evaluation import share
 from trunkline.control.waits import Cause, Includes, cause, everybody, leads_by, leads_by_cause
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, alarms, allocations, job_admin, mailbox_admin, presence, waiting
@@ -184,3 +183,8 @@ def _rates(measured: Sequence[MeasuredValue], part: str, whole: str) -> dict[str
         )
         for carrier in carriers
     }
+
+
+def share(part: float, whole: float, part_min: float = 3.0) -> float:
+    """A rate that is 0 below `part_min` events: one failure among ten calls is no trend."""
+    return part / whole if whole > 0 and part >= part_min else 0.0

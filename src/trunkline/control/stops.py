@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from typing import TypedDict
 from uuid import UUID
 
 from trunkline.store.controls import Control, Level, Scope
@@ -19,14 +20,14 @@ class Suspension(Value, frozen=True):
     until: datetime | None
 
 
-class StopTarget(Value, frozen=True):
-    """The tenant, campaign, number and carrier of a call. Those that are not known yet are None."""
+class StopTarget(TypedDict, total=False):
+    """The tenant, campaign, number and carrier of a call. Those that are not known yet are missing, or None."""
 
-    reseller_id: str | None = None
-    merchant_id: str | None = None
-    campaign_id: UUID | str | None = None
-    number_id: UUID | str | None = None
-    carrier: str | None = None
+    reseller_id: str | None
+    merchant_id: str | None
+    campaign_id: UUID | str | None
+    number_id: UUID | str | None
+    carrier: str | None
 
 
 def campaign_subject(merchant_id: str, campaign_id: UUID | str) -> str:
@@ -80,13 +81,13 @@ class Stops:
 def _keys(target: StopTarget) -> Iterator[tuple[Scope, str]]:
     yield Scope.KILL_SWITCH, ""
     yield Scope.PROMOTER, ""
-    if target.reseller_id is not None:
-        yield Scope.RESELLER, target.reseller_id
-    if target.merchant_id is not None:
-        yield Scope.MERCHANT, target.merchant_id
-        if target.campaign_id is not None:
-            yield Scope.CAMPAIGN, campaign_subject(target.merchant_id, target.campaign_id)
-    if target.number_id is not None:
-        yield Scope.NUMBER, str(target.number_id)
-    if target.carrier is not None:
-        yield Scope.CARRIER, target.carrier
+    if reseller_id := target.get("reseller_id"):
+        yield Scope.RESELLER, reseller_id
+    if merchant_id := target.get("merchant_id"):
+        yield Scope.MERCHANT, merchant_id
+        if campaign_id := target.get("campaign_id"):
+            yield Scope.CAMPAIGN, campaign_subject(merchant_id, campaign_id)
+    if number_id := target.get("number_id"):
+        yield Scope.NUMBER, str(number_id)
+    if carrier := target.get("carrier"):
+        yield Scope.CARRIER, carrier

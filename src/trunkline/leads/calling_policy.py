@@ -13,9 +13,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 
-from trunkline.leads import abandon_message, abandonment, windows
-from trunkline.leads.abandon_message import NAMES_THE_CALLER, Message
-from trunkline.leads.abandonment import Share
+from trunkline.leads import abandonment, windows
+from trunkline.leads.abandonment import NAMES_THE_CALLER, Message, Share
 from trunkline.leads.immutable import Frozen, ZoneName
 from trunkline.leads.limits import CallsPerPerson, PersonLimit
 from trunkline.leads.precheck_conditions import HttpCheck, fingerprint
@@ -203,7 +202,7 @@ class Effective:
         """The message for this person's abandoned call: the policy's, else that of a pack."""
         by_pack = (rule.message for rule in self._on_abandoned(phone) if rule.message)
         message = self.abandon_message or next(by_pack, NAMES_THE_CALLER)
-        return abandon_message.spoken(message, caller=caller, number=number)
+        return abandonment.spoken(message, caller=caller, number=number)
 
     def _on_abandoned(self, phone: str) -> list[AbandonedCalls]:
         return [pack.abandoned_calls for pack in self.packs if pack.abandoned_calls and pack.concerns(phone)]

@@ -5,6 +5,7 @@ Nothing here reads or writes: the caller looks up the merchant's `Admission` fir
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,7 +27,7 @@ from pydantic.config import JsonDict
 from trunkline.leads import payloads, phones
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, resolve
 from trunkline.leads.immutable import ZoneName
-from trunkline.leads.opening_cache import OpeningCache
+from trunkline.leads.windows import next_opening
 from trunkline.model import new_id
 from trunkline.moments import has_utc
 from trunkline.store.leads import Admission, NewLead
@@ -135,11 +136,7 @@ class LeadRefused:
 
 
 def prepare(
-    request: LeadRequest,
-    admission: Admission,
-    *,
-    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
-    openings: OpeningCache | None = None,
+    request: LeadRequest, admission: Admission, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX
 ) -> NewLead | LeadRefused:
     """Check what the schema cannot, normalise, and find the first allowed time to call."""
     phone = _phone(request, admission)
@@ -149,7 +146,7 @@ def prepare(
     if problems or admission.pool_id is None:
         return LeadRefused(problems)
     scheduled_at = request.scheduled_at and request.scheduled_at.astimezone(UTC)
-    when = timing(phone, request.timezone, scheduled_at, admission, openings or OpeningCache())
+    when = timing(phone, request.timezone, scheduled_at, admission)
     if isinstance(when, FieldProblem):
         return LeadRefused((when,))
     return NewLead(
@@ -188,7 +185,7 @@ AS_WANTED = Timing()
 
 
 def timing(
-    phone: str, zone: str | None, wanted_at: datetime | None, admission: Admission, openings: OpeningCache
+    phone: str, zone: str | None, wanted_at: datetime | None, admission: Admission
 ) -> Timing | FieldProblem:
     """The first time at which the calling policy allows this call. The dial checks again: checking here saves it
     refused grants, and reports to the client at once what will never be called."""
@@ -199,7 +196,7 @@ def timing(
     if not rules:
         return AS_WANTED
     at = max(wanted_at or admission.now, admission.now)
-    opening = openings.find(rules, at)
+    opening = next_opening(rules, at)
     if opening is None:
         return FieldProblem("phone", "The calling windows that apply to this number never open.")
     return Timing(opening.opens_at, opening.closes_at, opening.opens_at > at == admission.now)
@@ -249,7 +246,10 @@ def _phone(request: LeadRequest, admission: Admission) -> str | FieldProblem:
 
 def _problems(request: LeadRequest, admission: Admission, payload_bytes_max: int) -> Iterator[FieldProblem]:
     if admission.pool_id is None:
-        yield _no_pool(request)
+        missing = "Name a number pool, or set the merchant's default_pool."
+        yield FieldProblem(
+            "pool", f"This merchant has no pool {request.pool!r}." if request.pool else missing
+        )
     for problem in (
         payload_problem(request.payload, payload_bytes_max),
         moment_problem(request.scheduled_at),
@@ -265,21 +265,20 @@ def payload_problem(payload: dict[str, Any], bytes_max: int) -> FieldProblem | N
     return FieldProblem("payload", reason) if reason else None
 
 
-def moment_problem(moment: datetime | None) -> FieldProblem | None:
-    if moment is None or _fits_utc(moment):
-        return None
-    return FieldProblem("scheduled_at", "This moment is outside the calendar.")
+def moment_problem(moment: datetime | None, field: str = "scheduled_at") -> FieldProblem | None:
+    """A moment leaves room for a year of calling windows after it."""
+    with suppress(OverflowError):
+        if moment is None or moment.astimezone(UTC).year < YEAR_MAX:
+            return None
+    return FieldProblem(field, "This moment is outside the calendar.")
 
 
 def expiry_problem(expires_at: datetime | None, scheduled_at: datetime | None) -> FieldProblem | None:
     """A time that has passed is no problem: the same request, repeated later, still has the same answer."""
-    if expires_at is None:
-        return None
-    if not _fits_utc(expires_at):
-        return FieldProblem("expires_at", "This moment is outside the calendar.")
-    if scheduled_at is not None and expires_at <= scheduled_at:
+    problem = moment_problem(expires_at, "expires_at")
+    if problem is None and expires_at and scheduled_at and expires_at <= scheduled_at:
         return FieldProblem("expires_at", "It would expire before it may be called.")
-    return None
+    return problem
 
 
 def webhook_problem(url: str | None) -> FieldProblem | None:
@@ -288,20 +287,6 @@ def webhook_problem(url: str | None) -> FieldProblem | None:
     return FieldProblem(
         "reporting_webhook_url", "Give an http or https URL with a host and without a user name."
     )
-
-
-def _no_pool(request: LeadRequest) -> FieldProblem:
-    if request.pool is None:
-        return FieldProblem("pool", "Name a number pool, or set the merchant's default_pool.")
-    return FieldProblem("pool", f"This merchant has no pool {request.pool!r}.")
-
-
-def _fits_utc(moment: datetime) -> bool:
-    """Leaves room for a year of calling windows after it."""
-    try:
-        return moment.astimezone(UTC).year < YEAR_MAX
-    except OverflowError:
-        return False
 
 
 def _is_web_url(url: str) -> bool:

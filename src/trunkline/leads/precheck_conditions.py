@@ -1,5 +1,6 @@
 """Pre-checks: the request to a tenant's own system before a lead is called, and the conditions on its reply. Pure."""
 
+import operator
 from datetime import timedelta
 from hashlib import sha256
 from typing import Annotated, Any, Literal
@@ -121,18 +122,13 @@ def _contains(value: Any, expected: Any) -> bool:
     return isinstance(value, dict) and expected in value
 
 
-def _ordered(operator: str, value: Any, expected: Any) -> bool:
+_COMPARISONS = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+
+
+def _ordered(name: str, value: Any, expected: Any) -> bool:
     if not (_is_number(value) and _is_number(expected)):
         return False
-    match operator:
-        case "gt":
-            return bool(value > expected)
-        case "gte":
-            return bool(value >= expected)
-        case "lt":
-            return bool(value < expected)
-        case _:
-            return bool(value <= expected)
+    return bool(_COMPARISONS[name](value, expected))
 
 
 def _is_number(value: Any) -> bool:

@@ -13,8 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trunkline.leads.abandon_message import NAMES_THE_CALLER, Message
-from trunkline.leads.abandonment import Share
+from trunkline.leads.abandonment import NAMES_THE_CALLER, Message, Share
 from trunkline.leads.immutable import Frozen
 from trunkline.leads.limits import PersonLimit
 from trunkline.leads.windows import HolidayCalendar, TimeSpan, Weekday, Window

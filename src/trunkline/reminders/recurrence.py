@@ -1,6 +1,6 @@
 """Recurrence rules (RFC 5545), in wall time and one occurrence at a time. Pure.
 
-A rule names days and hours of the wall clock; `walltime` converts these to instants. Nothing here lists all
+A rule names days and hours of the wall clock; `series` converts these to instants. Nothing here lists all
 occurrences: a rule may have no end. The next one is found from the last one, as if the rule had begun there. That is
 the same rule, because every occurrence lies in a period that the interval does not leave out, and has the day, month
 and time that the rule would take from its start. So a step costs the same in the tenth year too.

@@ -1,7 +1,6 @@
 """Dry runs: simulates a campaign, without calls and without writes."""
 
 import asyncio
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -14,9 +13,9 @@ from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import invalid, unknown
 from trunkline.api.models import WRITE_ERRORS
 from trunkline.api.principal import Principal
-from trunkline.api.routes.leads_bulk import NDJSON, kind_of, upload_problem
-from trunkline.campaigns.planning import PlanSettings, plan, reader, rows_of
-from trunkline.campaigns.rows import Columns, parse_mapping
+from trunkline.api.routes.leads_bulk import kind_of, request_body, upload_problem
+from trunkline.campaigns.plan import PlanSettings, plan_file
+from trunkline.campaigns.rows import parse_mapping
 from trunkline.leads.calling_policy import CallingPolicy, Effective, resolve
 from trunkline.leads.ingest import FieldProblem, ObjectId
 from trunkline.leads.uploads import BrokenUpload
@@ -82,19 +81,9 @@ class PlanOut(BaseModel):
     "/plan",
     response_model=PlanOut,
     responses=WRITE_ERRORS,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {"type": "array", "items": {"type": "object"}},
-                    "example": _EXAMPLE,
-                },
-                NDJSON: {"schema": {"type": "string"}, "example": '{"phone": "+14155550123"}\n'},
-                "text/csv": {"schema": {"type": "string"}, "example": "phone\n+14155550123\n"},
-            },
-        }
-    },
+    openapi_extra=request_body(
+        {"type": "object"}, _EXAMPLE, '{"phone": "+14155550123"}\n', "phone\n+14155550123\n"
+    ),
     summary="Plan a campaign without placing calls",
 )
 async def plan_campaign(
@@ -108,25 +97,12 @@ async def plan_campaign(
         raise invalid(FieldProblem("map", columns))
     policy = await _policy(api, who, query.merchant_id, settings.policy)
     body = await request.body()
-    left = Columns() if kind == "text/csv" else columns
     try:
         # 100,000 rows take a second of CPU: not on the event loop.
         async with api.uploads:
-            return await asyncio.to_thread(_made, (body,), kind, columns, left, settings, policy, now)
+            return await asyncio.to_thread(plan_file, (body,), kind, settings, policy, columns, now)
     except BrokenUpload as error:
         raise upload_problem(error) from None
-
-
-def _made(
-    blocks: Iterable[bytes],
-    kind: str,
-    columns: Columns,
-    left: Columns,
-    settings: PlanSettings,
-    policy: Effective,
-    now: datetime,
-) -> dict[str, Any]:
-    return plan(rows_of(blocks, reader(kind, columns)), settings, policy, left, now)
 
 
 def _settings(text: str, now: datetime) -> PlanSettings:

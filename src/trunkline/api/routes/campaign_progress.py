@@ -92,11 +92,11 @@ def _progress(
     for tally in tallies:
         by_status[tally.status] += tally.leads
     total, finished = by_status.total(), by_status[LeadStatus.FINISHED]
-    pace = estimate.pace(sum(tally.lately for tally in tallies), campaign.runs_since, campaign.now)
+    per_s = estimate.pace(sum(tally.lately for tally in tallies), campaign.runs_since, campaign.now)
     left = total - finished
     waits = [tally for tally in tallies if tally.status == LeadStatus.BACKLOG]
     is_running = campaign.status == "RUNNING" and left > 0
-    end_at = estimate.ends_at(left, pace.per_s, campaign.now, rules) if is_running else None
+    end_at = estimate.ends_at(left, per_s, campaign.now, rules) if is_running else None
     return CampaignProgressOut.model_validate(
         {
             "status": campaign.status,
@@ -108,7 +108,7 @@ def _progress(
             "outcomes": {tally.outcome: tally.leads for tally in tallies if tally.outcome},
             "attempts": sum(tally.attempts for tally in tallies),
             "share": finished / total if total else 0.0,
-            "finished_per_minute": round(pace.per_s * 60, 2),
+            "finished_per_minute": round(per_s * 60, 2),
             "next_due_at": min((tally.next_due_at for tally in waits if tally.next_due_at), default=None),
             "estimated_end_at": end_at,
             "abandonment": shares,

@@ -19,7 +19,6 @@ from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import LeadOut, schedule_best_effort
 from trunkline.leads import ingest
 from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
-from trunkline.leads.opening_cache import OpeningCache
 from trunkline.model import Outcome
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads
@@ -210,7 +209,7 @@ def _reschedule(lead: Lead, body: LeadPatch, admission: Admission) -> Reschedule
     if problem := ingest.moment_problem(body.scheduled_at):
         return problem
     wanted_at = body.scheduled_at.astimezone(UTC)
-    timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission, OpeningCache())
+    timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission)
     if isinstance(timing, FieldProblem):
         return timing
     return Reschedule(wanted_at, timing.due_at, timing.closes_at)

@@ -20,7 +20,6 @@ from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import LeadOut, e164, schedule_best_effort
 from trunkline.leads import ingest, phones
 from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
-from trunkline.leads.opening_cache import OpeningCache
 from trunkline.leads.reopening import ATTEMPTS_MAX, SENTENCES, ReopenRefusal, attempts_max, refusal
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, lead_reopenings, leads, schedule, tenants
@@ -339,12 +338,11 @@ async def _timings(
     for tenant in {lead.tenant for lead in locked.values()}:
         of_tenant = [key for lead_id, key in keys.items() if locked[lead_id].tenant == tenant]
         admissions |= await leads.admissions(tx, tenant, list(dict.fromkeys(of_tenant)))
-    openings = OpeningCache()
     timed: dict[UUID, Reopened | None] = {}
     for lead_id, lead in locked.items():
         admission = admissions[keys[lead_id]]
         wanted_at = (body.scheduled_at or admission.now).astimezone(UTC)
-        timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission, openings)
+        timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission)
         most = attempts_max(lead, body.max_attempts)
         if isinstance(timing, FieldProblem) or most is None:
             timed[lead_id] = None
