@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.api.webhooks import SECRET, open_door, reverse_proxy
-from trunkline.cli.doctor_carriers import examine_carriers
-from trunkline.cli.doctor_finding import Finding
+from trunkline.cli.doctor import Finding, examine_carriers
 from trunkline.model import new_id
 from trunkline.settings import Settings, load_settings
 from trunkline.store.accounts import NewAccount, insert

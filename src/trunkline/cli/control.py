@@ -30,6 +30,10 @@ app = typer.Typer(help="Controls, flags and alarms of a running platform.", no_a
 ROOT = "/api/v1"
 TIMEOUT_S = 10.0
 ADMIN_KEY_FILE = Path(".trunkline/admin.key")
+LOCAL_URL = "http://127.0.0.1:8080"
+
+# A body or a query.
+Values = dict[str, Any]
 
 
 class ControlCommandError(TrunklineError):
@@ -57,6 +61,21 @@ class Remote:
     def ask(self, question: Callable[[Transport], Awaitable[Any]]) -> Any:
         return asyncio.run(self._ask(question))
 
+    def get(self, columns: Sequence[str], *path: str, query: Values | None = None) -> None:
+        self.show(self.ask(lambda api: api.get(api_path(*path), query)), columns)
+
+    def post(self, columns: Sequence[str], *path: str, body: Values | None = None) -> None:
+        self.show(self.ask(lambda api: api.post(api_path(*path), body or {})), columns)
+
+    def put(self, columns: Sequence[str], *path: str, body: Values) -> None:
+        self.show(self.ask(lambda api: api.put(api_path(*path), body)), columns)
+
+    def patch(self, columns: Sequence[str], *path: str, body: Values) -> None:
+        self.show(self.ask(lambda api: api.patch(api_path(*path), body)), columns)
+
+    def delete(self, columns: Sequence[str], *path: str, query: Values | None = None) -> None:
+        self.show(self.ask(lambda api: api.delete(api_path(*path), query)), columns)
+
     async def _ask(self, question: Callable[[Transport], Awaitable[Any]]) -> Any:
         try:
             transport = Transport(self.url, self.key, TIMEOUT_S)
@@ -78,7 +97,26 @@ class Remote:
         out.print(table if items else "None.")
 
 
-Context = typer.Context
+class RemoteContext(typer.Context):
+    """Of a command about a running platform: `connect` has put the connection into it."""
+
+    obj: Remote
+
+
+Context = RemoteContext
+
+
+def api_path(*parts: str) -> str:
+    return "/".join((ROOT, *(quote(part, safe="") for part in parts)))
+
+
+def given(**values: Any) -> Values:
+    """Without the options that were left out."""
+    return {name: value for name, value in values.items() if value not in (None, "")}
+
+
+Url = Annotated[str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Reason = Annotated[str, typer.Option(help="The reason, for the audit log.")]
 Subject = Annotated[
     str, typer.Argument(help="The id, or the carrier's name. None for kill-switch and promoter.")
@@ -93,16 +131,8 @@ TakeOverdue = Annotated[
 _STATE = ("scope", "subject", "state", "share")
 _STOP = ("scope", "subject", "state", "set_by", "reason", "changed_by", "expires_at", "ramp_until")
 _FLAG = (
-    "name",
-    "decided_by",
-    "enabled",
-    "percentage",
-    "resellers",
-    "merchants",
-    "reason",
-    "changed_by",
-    "version",
-)
+    "name", "decided_by", "enabled", "percentage", "resellers", "merchants", "reason", "changed_by", "version",
+)  # fmt: skip
 _PREVIEW = ("turned_on", "turned_off", "overdue", "merchants", "version")
 _ALARM = ("id", "severity", "name", "subject", "raised_at", "cleared_at", "detail", "action")
 _STATES = {"on": True, "off": False, "any": None}
@@ -121,13 +151,11 @@ _LINE = ("at", "actor", "action", "subject", "reason")
 @app.callback()
 def connect(
     ctx: Context,
-    url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")
-    ] = "http://127.0.0.1:8080",
+    url: Url = LOCAL_URL,
     key: Annotated[
         str, typer.Option(envvar="TRUNKLINE_API_KEY", help=f"The API key. Unset: that of {ADMIN_KEY_FILE}.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     if not key and ADMIN_KEY_FILE.is_file():
         key = ADMIN_KEY_FILE.read_text(encoding="utf-8").strip()
@@ -137,8 +165,7 @@ def connect(
 @app.command()
 def show(ctx: Context) -> None:
     """All stops, including those that are ramping up."""
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/controls", {"limit": 200})), _STOP)
+    ctx.obj.get(_STOP, "controls", query={"limit": 200})
 
 
 @app.command()
@@ -153,27 +180,22 @@ def stop(
     ramp: Ramp = "30s",
 ) -> None:
     """Stop calls of one subject, or all calls."""
-    remote, path = _remote(ctx), _path(what, subject)
-    body: dict[str, Any] = {"reason": reason, "ramp_s": _seconds(ramp)}
+    body: Values = {"reason": reason, "ramp_s": _seconds(ramp)}
     if lasting:
         body["duration_s"] = _seconds(lasting)
-    remote.show(remote.ask(lambda api: api.put(path, body)), _STATE)
+    ctx.obj.put(_STATE, *_subject(what, subject), body=body)
 
 
 @app.command()
 def resume(ctx: Context, what: What, reason: Reason, subject: Subject = "", ramp: Ramp = "30s") -> None:
     """Lift a stop; the pace ramps up."""
-    remote, path = _remote(ctx), _path(what, subject)
-    remote.show(
-        remote.ask(lambda api: api.delete(path, {"reason": reason, "ramp_s": _seconds(ramp)})), _STATE
-    )
+    ctx.obj.delete(_STATE, *_subject(what, subject), query={"reason": reason, "ramp_s": _seconds(ramp)})
 
 
 @app.command()
 def flags(ctx: Context) -> None:
     """Every feature flag. Values of a flag that a flag service decides have no effect."""
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/flags", {"limit": 200})), _FLAG)
+    ctx.obj.get(_FLAG, "flags", query={"limit": 200})
 
 
 @app.command()
@@ -194,29 +216,29 @@ def flag(
 ) -> None:
     """Change a feature flag. What is left out stays as it is. Leads that were due before a merchant is turned on are
     not called: the preview counts them, and --take-overdue takes them."""
-    remote, path = _remote(ctx), f"{ROOT}/flags/{quote(name, safe='')}"
+    remote = ctx.obj
     words = _named(reseller or []), _named(merchant or [])
     rule, version = remote.ask(lambda api: _flag_rule(api, name, enabled, percentage, *words))
-    foreseen = remote.ask(lambda api: api.post(f"{path}/preview", rule))
+    foreseen = remote.ask(lambda api: api.post(api_path("flags", name, "preview"), rule))
     if preview:
         remote.show(foreseen, _PREVIEW)
         return
     _warn_of_overdue(foreseen["overdue"], take_overdue)
     body = rule | {"reason": reason, "version": version, "take_overdue": take_overdue}
-    remote.show(remote.ask(lambda api: api.put(path, body)), _FLAG)
+    remote.put(_FLAG, "flags", name, body=body)
 
 
 @app.command()
 def unset_flag(ctx: Context, name: str, reason: Reason, take_overdue: TakeOverdue = None) -> None:
     """Reset a feature flag to the default of the code."""
-    remote, path = _remote(ctx), f"{ROOT}/flags/{quote(name, safe='')}"
+    remote = ctx.obj
     now = remote.ask(lambda api: _flag(api, name))
     if name in _ON_BY_DEFAULT:
-        foreseen = remote.ask(lambda api: api.post(f"{path}/preview", {"enabled": True}))
+        foreseen = remote.ask(lambda api: api.post(api_path("flags", name, "preview"), {"enabled": True}))
         _warn_of_overdue(foreseen["overdue"], take_overdue)
-    query: dict[str, str | int] = {"reason": reason, "version": now["version"]}
+    query = {"reason": reason, "version": now["version"]}
     query |= {} if take_overdue is None else {"take_overdue": take_overdue}
-    remote.show(remote.ask(lambda api: api.delete(path, query)), _FLAG)
+    remote.delete(_FLAG, "flags", name, query=query)
 
 
 def _warn_of_overdue(overdue: int, take_overdue: int | None) -> None:
@@ -258,8 +280,7 @@ def alarms(
     limit: Limit = 50,
 ) -> None:
     """Open alarms."""
-    remote, query = _remote(ctx), {"state": "all" if history else "open", "limit": limit}
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/alarms", query)), _ALARM)
+    ctx.obj.get(_ALARM, "alarms", query={"state": "all" if history else "open", "limit": limit})
 
 
 @app.command()
@@ -267,15 +288,13 @@ def clear_alarm(
     ctx: Context, alarm_id: Annotated[str, typer.Argument(help="The id of an alarm.")], reason: Reason
 ) -> None:
     """Clear an alarm by hand. A measured alarm is raised again if its cause persists."""
-    remote, path = _remote(ctx), f"{ROOT}/alarms/{quote(alarm_id, safe='')}/clear"
-    remote.show(remote.ask(lambda api: api.post(path, {"reason": reason})), _ALARM)
+    ctx.obj.post(_ALARM, "alarms", alarm_id, "clear", body={"reason": reason})
 
 
 @app.command()
 def free_channels(ctx: Context, reason: Reason) -> None:
     """Free all channels that Valkey holds for calls that Postgres does not have."""
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: api.post(f"{ROOT}/channels/free", {"reason": reason})), ("freed",))
+    ctx.obj.post(("freed",), "channels", "free", body={"reason": reason})
 
 
 @app.command()
@@ -289,26 +308,15 @@ def audit(
     limit: Limit = 50,
 ) -> None:
     """Who changed what, newest first."""
-    remote = _remote(ctx)
     span = {name: f"{at.isoformat()}Z" for name, at in (("since", since), ("until", until)) if at}
-    named = {"action": action, "actor": actor, "subject": subject}
-    query: dict[str, str | int] = {
-        "limit": limit,
-        **span,
-        **{name: word for name, word in named.items() if word},
-    }
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/audit", query)), _LINE)
+    query = given(limit=limit, action=action, actor=actor, subject=subject, **span)
+    ctx.obj.get(_LINE, "audit", query=query)
 
 
-def _remote(ctx: Context) -> Remote:
-    remote: Remote = ctx.obj
-    return remote
-
-
-def _path(what: What, subject: str) -> str:
+def _subject(what: What, subject: str) -> tuple[str, ...]:
     if (what in (What.KILL_SWITCH, What.PROMOTER)) == bool(subject):
         raise typer.BadParameter("Name what to stop; kill-switch and promoter have no subject.")
-    return f"{ROOT}/controls/{what}" + (f"/{quote(subject, safe='')}" if subject else "")
+    return ("controls", what, subject) if subject else ("controls", what)
 
 
 def _seconds(text: str) -> int:
@@ -339,6 +347,14 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "" if value is None else str(value)
+
+
+def payload_of(text: str) -> Any:
+    """None: the option was left out."""
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not JSON.") from None
 
 
 def json_of(text: str) -> Any:

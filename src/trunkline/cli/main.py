@@ -30,6 +30,7 @@ from trunkline.cli import (
 )
 from trunkline.cli.call import call
 from trunkline.cli.console import out
+from trunkline.cli.control import LOCAL_URL, ControlCommandError, Remote, Url
 from trunkline.cli.global_options import OptionsAnywhere
 from trunkline.cli.number_import import import_numbers
 from trunkline.cli.plan import plan
@@ -252,9 +253,7 @@ def simulator(ctx: typer.Context) -> None:
 
 @app.command()
 def console(
-    url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")
-    ] = "http://127.0.0.1:8080",
+    url: Url = LOCAL_URL,
     key: Annotated[
         str, typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key. Unset: that of the data folder.")
     ] = "",
@@ -262,9 +261,13 @@ def console(
     data_dir: DataDir = None,
 ) -> None:
     """Print a link that signs in to the console of a running platform, once."""
-    from trunkline.cli.sign_in_link import sign_in_link
-
-    link = sign_in_link(url, key, _settings(data_dir).data_dir)
+    file = _settings(data_dir).data_dir / "admin.key"
+    if not key and file.is_file():
+        key = file.read_text(encoding="utf-8").strip()
+    if not key:
+        raise ControlCommandError("Name an API key with --key, or run this where the data folder is.")
+    made = Remote(url, key, as_json).ask(lambda api: api.post("/console/links", {}))
+    link = f"{url.rstrip('/')}{made['path']}"
     if as_json:
         print(json.dumps({"link": link}))
     else:

@@ -11,8 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from trunkline.cli.console import out
-from trunkline.cli.doctor import engine_addresses
-from trunkline.cli.doctor_carriers import known_secrets
+from trunkline.cli.doctor import engine_addresses, known_secrets
 from trunkline.dispatch.restore_check import Comparison, Refusal, RestoreCheck, Settled
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trunkline.cli.console import out
-from trunkline.cli.control import ROOT, Context, ControlCommandError, Remote, connect
+from trunkline.cli.control import LOCAL_URL, Context, ControlCommandError, Remote, Url, api_path, connect
 from trunkline.client.errors import Unreachable
 from trunkline.client.transport import Transport
 
@@ -29,9 +29,7 @@ QUEUES_SHOWN = 10
 @app.callback()
 def top(
     ctx: Context,
-    url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")
-    ] = "http://127.0.0.1:8080",
+    url: Url = LOCAL_URL,
     key: Annotated[
         str,
         typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key. Unset: that of .trunkline/admin.key."),
@@ -46,18 +44,17 @@ def top(
 ) -> None:
     """Calls, pace, lateness, channels, queues, alarms and processes, refreshed until Ctrl-C."""
     connect(ctx, url, key, as_json)
-    remote: Remote = ctx.obj
     if once:
-        seen = remote.ask(fetch)
+        seen = ctx.obj.ask(fetch)
         print(json.dumps(seen)) if as_json else out.print(view(seen))
         return
-    asyncio.run(_watch(remote, every_s))
+    asyncio.run(_watch(ctx.obj, every_s))
 
 
 async def fetch(api: Transport) -> dict[str, Any]:
-    overview = await api.get(f"{ROOT}/overview")
-    alarms = await api.get(f"{ROOT}/alarms", {"limit": 10})
-    stops = await api.get(f"{ROOT}/controls", {"limit": 10})
+    overview = await api.get(api_path("overview"))
+    alarms = await api.get(api_path("alarms"), {"limit": 10})
+    stops = await api.get(api_path("controls"), {"limit": 10})
     return {"overview": overview, "alarms": alarms["items"], "stops": stops["items"]}
 
 

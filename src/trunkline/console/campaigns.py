@@ -89,4 +89,4 @@ def _path(visit: PageRequest) -> str:
 
 
 def _here(visit: PageRequest) -> str:
-    return at(f"/campaigns/{segment(visit.part('campaign_id'))}")
+    return at(_path(visit))

@@ -74,4 +74,4 @@ def _path(visit: PageRequest) -> str:
 
 
 def _here(visit: PageRequest) -> str:
-    return at(f"/reminders/{segment(visit.part('reminder_id'))}")
+    return at(_path(visit))
