@@ -16,8 +16,7 @@ from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
-from trunkline.control.controls import Controls
-from trunkline.control.stops import Stops
+from trunkline.control.controls import Controls, Stops
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.gates_limits import DOUBTS_MIN
 from trunkline.dispatch.policy_cache import Policies

@@ -7,8 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from trunkline.control.controls import STALE_AFTER_S, UNREAD, Controls
-from trunkline.control.stops import Stops, StopTarget, campaign_subject
+from trunkline.control.controls import STALE_AFTER_S, UNREAD, Controls, Stops, StopTarget, campaign_subject
 from trunkline.store.controls import Control, Level, Scope
 from trunkline.testing.clock import ManualClock
 

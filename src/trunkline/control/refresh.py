@@ -7,9 +7,8 @@ force everywhere within a second, and a thousand polls cost a thousand reads of 
 import asyncio
 
 from trunkline.control.continuity import Guardian
-from trunkline.control.controls import Controls
+from trunkline.control.controls import Controls, Stops
 from trunkline.control.flags import FlagBoard
-from trunkline.control.stops import Stops
 from trunkline.loops.base import Loop
 from trunkline.store import controls as store_controls
 from trunkline.store import flags as store_flags

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from trunkline.bus.channels import ALL, Configuration
-from trunkline.control.controls import Controls
-from trunkline.control.stops import StopTarget
+from trunkline.control.controls import Controls, StopTarget
 from trunkline.dispatch.rollout import LEFT_OUT, Rollout
 from trunkline.model import NumberLimit
 from trunkline.settings.tiers import COMMON, own_tier

@@ -23,8 +23,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import Clock, SystemClock
-from trunkline.control.controls import Controls
-from trunkline.control.stops import Stops
+from trunkline.control.controls import Controls, Stops
 from trunkline.dispatch.batches import RunPrecheck
 from trunkline.dispatch.calls import KIND, CallFold
 from trunkline.dispatch.carrier_responses import CarrierResponseWriter
