@@ -12,9 +12,8 @@ from trunkline.bus import schedule as bus_schedule
 from trunkline.dispatch import dialer, fallback, fallback_walk
 from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.fallback_walk import PoolWalk, Skips
-from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.errors import BusUnavailable
-from trunkline.model import Flow, Grant, new_id
+from trunkline.model import Blocks, Flow, Grant, Refusal, RefusalReason, new_id
 from trunkline.store.database import Connection
 
 EVERYBODY = Skips()
@@ -201,7 +200,7 @@ async def test_a_lead_behind_a_refused_one_of_its_flow_is_picked(
         for grant in grants:
             picked.append(grant.lead_id)
             if grant.lead_id == refused:
-                asking.defer([Refusal(grant, RefusalReason.PERSON, Blocks.PERSON, None, None, None)])
+                asking.defer({grant: Refusal(RefusalReason.PERSON, Blocks.PERSON)})
         if behind in picked:
             return
     pytest.fail("it never had one")

@@ -12,8 +12,8 @@ from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
 from trunkline.control.provider import Flags
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.configuration import DialStops
-from trunkline.dispatch.refusals import RefusalReason
 from trunkline.dispatch.rollout import LEFT_OUT, Rollout
+from trunkline.model import RefusalReason
 from trunkline.store.flags import Flag
 
 
@@ -73,7 +73,7 @@ async def test_the_intent_checks_the_rollout_again(stage: Stage, board: FlagBoar
     switch(board, enabled=False)
     lead = await stage.dialing.lead()
     stopped = DialStops(stage.controls, rollout)
-    (refusal,) = (await stage.dialing.intend(stage.dialing.grant(lead), stopped=stopped)).refused
+    (refusal,) = (await stage.dialing.intend(stage.dialing.grant(lead), stopped=stopped)).refused.values()
     assert (refusal.reason, refusal.subject) == (RefusalReason.PAUSED, LEFT_OUT)
 
 

@@ -18,19 +18,18 @@ from trunkline.control.presence import Presence
 from trunkline.control.provider import Flags
 from trunkline.control.refresh import ControlRefresh
 from trunkline.control.webhook import AlarmWebhook
-from trunkline.dispatch.agents import AgentRule, NoAgentsNeeded
 from trunkline.dispatch.calls import LIMITS, CallFold
 from trunkline.dispatch.carrier_responses import ResultWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.checker import Checker
 from trunkline.dispatch.checks import CheckLimits
-from trunkline.dispatch.closed_windows import reopen
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.fallback import PostgresFallback
-from trunkline.dispatch.intent import is_cancelled
-from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.gates import AgentRule
+from trunkline.dispatch.grants import NoAgentsNeeded
+from trunkline.dispatch.intent import Rules
 from trunkline.dispatch.live_calls import LiveCalls
 from trunkline.dispatch.loader import schedule_best_effort
 from trunkline.dispatch.overdialling import Overdialling
@@ -38,7 +37,7 @@ from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.precheck_scanner import PrecheckScanner
 from trunkline.dispatch.prechecks import Prechecks
 from trunkline.dispatch.rollout import Rollout
-from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
+from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits, is_cancelled
 from trunkline.dispatch.settlement import Settler
 from trunkline.http.outgoing import Outgoing
 from trunkline.jobs.api import JobsApi
@@ -284,7 +283,7 @@ class Dispatch:
             overdialling=Overdialling(router.slot_rule),
             unreachable=self.cooldowns.unreachable,
         )
-        prechecks = Prechecks(database, self.to_tenants, rules)
+        prechecks = Prechecks(database, self.to_tenants, policies)
         self.precheck_scanner = PrecheckScanner(database, bus, control.controls, policies, prechecks)
         sender = Sender(
             runtime.clock,
@@ -304,7 +303,6 @@ class Dispatch:
             sender,
             settings.identity,
             rules,
-            partial(reopen, database, rules),
             _dialer_limits(settings),
             prechecks.ask,
             PostgresFallback(control.rollout.includes, settings.identity),

@@ -15,14 +15,13 @@ from trunkline.bus.connection import Bus
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch import unexplained
 from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownWriter, end_reason
-from trunkline.dispatch.intent import slow_account
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.errors import BusUnavailable
 from trunkline.leads import settle_decision
 from trunkline.leads.retries import Retries
 from trunkline.model import Finish, Intent, LeadDecision, Outcome, Retry
 from trunkline.states import AttemptState
-from trunkline.store import attempts, cooldowns
+from trunkline.store import attempts, cooldowns, dispatch
 from trunkline.store.attempts import Attempt, Result, Unexplained
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE, Connection, Database
@@ -163,6 +162,13 @@ class ResultWriter:
                 await slow_account(self._database, carrier, account, wait_s)
             except UNAVAILABLE as error:
                 log.warning("results.account_not_slowed", carrier=carrier, error=str(error))
+
+
+async def slow_account(database: Database, carrier: str, account: str, seconds: float) -> None:
+    """The carrier replied 429. A transaction of its own: writing results locks attempts, and limits are locked
+    first."""
+    async with database.connection() as conn:
+        await dispatch.slow_account(conn, f"{carrier}/{account}", seconds)
 
 
 def _as_carrier_answer(response: CarrierResponse) -> CarrierAnswer:

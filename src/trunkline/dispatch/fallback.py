@@ -11,7 +11,7 @@ cooldown and busy agents do not lengthen the wait: they occur again and again in
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -19,8 +19,7 @@ from uuid import UUID, uuid4
 
 from trunkline.dispatch.fallback_walk import PoolWalk, Skips
 from trunkline.dispatch.gates import NO_AGENT_BRAKE
-from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
-from trunkline.model import Flow, Grant
+from trunkline.model import Blocks, Flow, Grant, Refusal, RefusalReason
 from trunkline.store import leaders
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Database
@@ -101,15 +100,15 @@ class PostgresFallback:
         self._granted |= {grant.attempt_id: (flow, now_s) for grant, flow in picked}
         return [grant for grant, _ in picked]
 
-    def defer(self, refused: Sequence[Refusal]) -> None:
+    def defer(self, refused: Mapping[Grant, Refusal]) -> None:
         """Refusals of one batch count once for what they block together."""
         now_s, earlier = time.monotonic(), dict(self._deferrals)
-        for refusal in refused:
-            flow, _ = self._granted.pop(refusal.grant.attempt_id, (None, 0.0))
-            for blocked in _blocked(refusal, flow):
-                self._deferrals[blocked] = _next_deferral(refusal, earlier.get(blocked), now_s)
+        for grant, refusal in refused.items():
+            flow, _ = self._granted.pop(grant.attempt_id, (None, 0.0))
+            for blocked in _blocked(grant, refusal, flow):
+                self._deferrals[blocked] = _next_deferral(grant, refusal, earlier.get(blocked), now_s)
             if flow is not None:
-                self._defer_behind_flow(refusal.grant.lead_id, flow)
+                self._defer_behind_flow(grant.lead_id, flow)
 
     def _defer_behind_flow(self, lead_id: UUID, flow: Flow) -> None:
         """A lead waits longer than its flow, or it would be the flow's first again, and those behind it never."""
@@ -157,31 +156,31 @@ def portion(capacity: int, starts_per_s: int, since_s: float) -> int:
     return min(capacity, max(usual, math.floor(starts_per_s * min(since_s, 1.0))))
 
 
-def _next_deferral(refusal: Refusal, earlier: _Deferral | None, now_s: float) -> _Deferral:
+def _next_deferral(grant: Grant, refusal: Refusal, earlier: _Deferral | None, now_s: float) -> _Deferral:
     """Twice as long as the last time, if that was recent."""
     least_s = 2 * earlier.length_s if earlier is not None and refusal.reason not in NOT_LENGTHENING else 0.0
-    length_s = min(DEFER_MAX_S, max(_seconds(refusal), least_s))
+    length_s = min(DEFER_MAX_S, max(_seconds(grant, refusal), least_s))
     return _Deferral(now_s + length_s, length_s)
 
 
-def _blocked(refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:
+def _blocked(grant: Grant, refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:
     """The walk does not pick a lead that moved or ended, and Postgres knows which channels are held."""
     if refusal.is_gone:
         return
     match refusal.blocks:
         case Blocks.NUMBER | Blocks.ACCOUNT:
-            yield refusal.blocks, refusal.grant.number_id
+            yield refusal.blocks, grant.number_id
         case Blocks.LEAD | Blocks.PERSON:
-            yield Blocks.LEAD, refusal.grant.lead_id
+            yield Blocks.LEAD, grant.lead_id
     if flow is not None and refusal.blocks in (Blocks.LEAD, Blocks.PERSON, Blocks.FLOW):
         yield Blocks.FLOW, flow
 
 
-def _seconds(refusal: Refusal) -> float:
+def _seconds(grant: Grant, refusal: Refusal) -> float:
     """By Postgres's clock, which dated the grant."""
     if refusal.reason is RefusalReason.AGENTS and refusal.subject != NO_AGENT_BRAKE:
         return AGENTS_RETRY_S
-    if refusal.until is None or refusal.grant.granted_ms is None:
+    if refusal.until is None or grant.granted_ms is None:
         return DEFER_MIN_S
-    granted_at = datetime.fromtimestamp(refusal.grant.granted_ms / 1000, UTC)
+    granted_at = datetime.fromtimestamp(grant.granted_ms / 1000, UTC)
     return max(DEFER_MIN_S, (refusal.until - granted_at).total_seconds())

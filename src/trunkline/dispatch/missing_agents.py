@@ -46,7 +46,7 @@ async def follow(
         log.error("call.answered_without_agent", attempt_id=str(attempt.id), lead_id=str(attempt.lead_id))
     # An unknown agent counts too: where agents never prove themselves, nothing else would ever release the breaker.
     probes = [(attempt, agent) for attempt, agent in concluded if attempt.is_probe]
-    await _release(tx, {_merchant(attempt) for attempt, agent in probes if agent is not Agent.NONE})
+    await _release(tx, {attempt.merchant_id for attempt, agent in probes if agent is not Agent.NONE})
     if missed:
         await _raise_alarms(tx, missed, ends)
 
@@ -63,14 +63,14 @@ async def _raise_alarms(
     tx: Connection, missed: Sequence[Attempt], ends: Sequence[tuple[Attempt, Finish]]
 ) -> None:
     ended = [attempt for attempt, finish in ends if finish.outcome is Outcome.NO_AGENT]
-    tripped = await brakes.trip(tx, {_merchant(attempt) for attempt in missed}, RULE)
+    tripped = await brakes.trip(tx, {attempt.merchant_id for attempt in missed}, RULE)
     for merchant_id, attempts in sorted(_by_merchant(missed).items()):
         detail = {"attempts": [str(attempt.id) for attempt in attempts[:NAMED_MAX]]}
         await raise_alarm(tx, "answered_without_agent", merchant_id, detail, attempts[0].tenant)
     for merchant_id, attempts in sorted(_by_merchant(ended).items()):
         detail = {"leads": [str(attempt.lead_id) for attempt in attempts[:NAMED_MAX]]}
         await raise_alarm(tx, "lead_ended_no_agent", merchant_id, detail, attempts[0].tenant)
-    owners = {_merchant(attempt): attempt.tenant for attempt in missed}
+    owners = {attempt.merchant_id: attempt.tenant for attempt in missed}
     for brake in sorted(tripped, key=lambda each: each.merchant_id):
         log.error("no_agent_brake.tripped", merchant_id=brake.merchant_id, without=brake.without)
         counted = {"answered": brake.answered, "without_agent": brake.without}
@@ -81,9 +81,5 @@ async def _raise_alarms(
 def _by_merchant(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
     groups: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
-        groups[_merchant(attempt)].append(attempt)
+        groups[attempt.merchant_id].append(attempt)
     return groups
-
-
-def _merchant(attempt: Attempt) -> str:
-    return attempt.tenant.merchant_id or ""

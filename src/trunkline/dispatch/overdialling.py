@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from trunkline.dispatch.gates import Case
+from trunkline.dispatch.cases import Case
 from trunkline.leads import abandonment
 from trunkline.leads.abandonment import NOTHING_RINGS, Ringing
 from trunkline.leads.calling_policy import Effective
 from trunkline.model import Counted, Grant, Slot
 from trunkline.settings.tiers import COMMON, chain
 from trunkline.store import abandonment as counts
-from trunkline.store import allocations, overdialling
+from trunkline.store import allocations, limits
 from trunkline.store.abandonment import NO_CAMPAIGN, AbandonmentCounts
 from trunkline.store.agents import SlotRule
 from trunkline.store.database import Connection
@@ -90,10 +90,11 @@ class Headroom:
 
 @dataclass(slots=True)
 class Overdialled:
-    """The counts for a batch: by attempt, the terms of those that may be overdialled; by group, its room; and the
-    attempts to people whose earlier call was abandoned."""
+    """The counts for a batch: by attempt, the terms of those that may be overdialled, and the slots that were proposed
+    or picked; by group, its room; and the attempts to people whose earlier call was abandoned."""
 
     terms: Mapping[UUID, Terms] = field(default_factory=dict)
+    slots: Mapping[UUID, Slot] = field(default_factory=dict)
     headrooms: dict[str, Headroom] = field(default_factory=dict)
     reserved_only: Collection[UUID] = ()
 
@@ -160,57 +161,70 @@ class Overdialling:
     async def terms(self, tx: Connection, cases: Iterable[Case]) -> dict[UUID, Terms]:
         """By attempt, of those cases that may be overdialled. Read before the locks."""
         candidates = [
-            (case, policy, abandon_max)
+            (case, abandon_max)
             for case in cases
-            if (policy := case.policy) and (abandon_max := _abandon_max(case))
+            if (abandon_max := case.policy.abandon_max_of(case.lead.phone))
         ]
-        await self._refresh(tx, [case for case, *_ in candidates])
+        if not candidates:
+            return {}
+        await self._refresh(tx, [case for case, _ in candidates])
         return {
-            case.grant.attempt_id: self._stats[_campaign(case)].terms(policy, abandon_max)
-            for case, policy, abandon_max in candidates
+            case.grant.attempt_id: self._stats[_campaign(case)].terms(case.policy, abandon_max)
+            for case, abandon_max in candidates
         }
 
     async def count(
-        self, tx: Connection, terms: Mapping[UUID, Terms], cases: Sequence[Case], slots: Iterable[Slot]
+        self,
+        tx: Connection,
+        all_terms: Mapping[UUID, Terms],
+        cases: Sequence[Case],
+        proposed: Mapping[UUID, Slot],
     ) -> Overdialled:
-        """The ringing calls and the free slots, in a statement after the locks; of the groups of these slots too, if
-        anything rings there."""
+        """The ringing calls and the free slots, in a statement after the locks; of the groups of the proposed slots
+        too, if anything rings there."""
+        persons = [case for case in cases if case.grant.attempt_id in all_terms]
+        terms = {case.grant.attempt_id: all_terms[case.grant.attempt_id] for case in persons}
         groups = {group for each in terms.values() for group in each.groups}
+        slots = [proposed[case.grant.attempt_id] for case in cases if case.grant.attempt_id in proposed]
         others = {group_of_slot(slot) for slot in slots} - groups
         if others:
             groups |= others & await self._groups_ringing(tx)
-        if not groups:
-            return Overdialled(terms)
-        callers = {
-            group: {tier: self._rule.callers_of(tier) for tier in tiers_of(group)} for group in sorted(groups)
-        }
-        persons = [case for case in cases if case.grant.attempt_id in terms]
-        counted = await overdialling.count(
+        overdialled = Overdialled(terms, proposed)
+        if groups:
+            await self._count_groups(tx, sorted(groups), persons, overdialled)
+        unproposed = [each for each in terms if overdialled.is_reserved(each) and each not in proposed]
+        if unproposed:
+            overdialled.slots = {**proposed, **await self._pick(tx, terms, unproposed)}
+        return overdialled
+
+    async def _count_groups(
+        self, tx: Connection, groups: Sequence[str], persons: Sequence[Case], overdialled: Overdialled
+    ) -> None:
+        callers = {group: {tier: self._rule.callers_of(tier) for tier in tiers_of(group)} for group in groups}
+        counted = await limits.count_overdialled(
             tx, callers, self._rule.silence_s, [(case.lead.merchant_id, case.lead.phone) for case in persons]
         )
-        headrooms = {
+        overdialled.headrooms = {
             group: Headroom(
                 each.free,
                 Ringing(each.calls, each.answers_expected),
                 each.abandon_max,
-                self._has_waiter(group),
+                self._waiters_until_s.get(group, float("-inf")) > time.monotonic(),
             )
             for group, each in counted.groups.items()
         }
-        reserved_only = {
+        overdialled.reserved_only = {
             case.grant.attempt_id
             for case in persons
             if case.lead.no_agent_count > 0 or (case.lead.merchant_id, case.lead.phone) in counted.abandoned
         }
-        return Overdialled(terms, headrooms, reserved_only)
 
-    async def pick(
-        self, tx: Connection, overdialled: Overdialled, without: Sequence[UUID]
+    async def _pick(
+        self, tx: Connection, terms: Mapping[UUID, Terms], without: Sequence[UUID]
     ) -> Mapping[UUID, Slot]:
-        """Slots for calls of overdialled campaigns that need one: no slot was proposed for them."""
-        if not without:
-            return {}
-        wants = [(attempt_id, overdialled.terms[attempt_id].tiers) for attempt_id in without]
+        """Slots for calls of overdialled campaigns that need one after all: the need is known only from the counts, so
+        none was proposed for them."""
+        wants = [(attempt_id, terms[attempt_id].tiers) for attempt_id in without]
         tiers = dict.fromkeys(tier for _, each in wants for tier in each)
         callers = {tier: self._rule.callers_of(tier) for tier in tiers}
         free = await allocations.free_slots(tx, callers, len(wants), self._rule.silence_s)
@@ -239,13 +253,10 @@ class Overdialling:
         self._reported_at_s.update(dict.fromkeys(due, now_s))
         return due
 
-    def _has_waiter(self, group: str) -> bool:
-        return self._waiters_until_s.get(group, float("-inf")) > time.monotonic()
-
     async def _groups_ringing(self, tx: Connection) -> frozenset[str]:
         now_s = time.monotonic()
         if now_s >= self._ringing_until_s:
-            self._ringing = await overdialling.groups_ringing(tx)
+            self._ringing = await limits.groups_ringing(tx)
             self._ringing_until_s = now_s + min(RINGS_FRESH_S, self._fresh_s)
         return self._ringing
 
@@ -270,7 +281,6 @@ class Overdialling:
     ) -> _CampaignStats:
         merchant_id, campaign_id = _campaign(case)
         policy = case.policy
-        assert policy is not None, "only those with a policy are asked about"
         window_h = policy.abandon_window_h or 24
         measured = (
             await counts.measured(tx, merchant_id, campaign_id or NO_CAMPAIGN, window_h=window_h),
@@ -305,7 +315,3 @@ def tiers_of(group: str) -> tuple[str, ...]:
 
 def _campaign(case: Case) -> Campaign:
     return case.lead.merchant_id, case.lead.campaign_id
-
-
-def _abandon_max(case: Case) -> float:
-    return case.policy.abandon_max_of(case.lead.phone) if case.policy else 0.0

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from typing import Protocol
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -20,22 +21,31 @@ log = get_logger(__name__)
 FRESH_S = 1.0
 # More layers than any process dials for at a time; beyond it the cache is emptied.
 LAYERS_MAX = 50_000
+# In place of a policy with an unreadable layer. No lead is called under it; calls that were placed are settled by its
+# default rules.
+UNREADABLE = resolve()
 
 
-class Owner(Value, frozen=True):
-    """The owner whose policy applies."""
+class Owned(Protocol):
+    """A lead, a flow or a call: the policies of its owners apply to it."""
 
-    reseller_id: str
-    merchant_id: str
-    campaign_id: UUID | None = None
+    @property
+    def reseller_id(self) -> str: ...
 
-    def layers(self) -> tuple[PolicyKey, ...]:
-        return (
-            PolicyKey("platform", ""),
-            PolicyKey("reseller", self.reseller_id),
-            PolicyKey("merchant", self.merchant_id),
-            *([campaign_key(self.merchant_id, self.campaign_id)] if self.campaign_id else []),
-        )
+    @property
+    def merchant_id(self) -> str: ...
+
+    @property
+    def campaign_id(self) -> UUID | None: ...
+
+
+def layers_of(reseller_id: str, merchant_id: str, campaign_id: UUID | None) -> tuple[PolicyKey, ...]:
+    return (
+        PolicyKey("platform", ""),
+        PolicyKey("reseller", reseller_id),
+        PolicyKey("merchant", merchant_id),
+        *([campaign_key(merchant_id, campaign_id)] if campaign_id else []),
+    )
 
 
 def campaign_key(merchant_id: str, campaign_id: UUID) -> PolicyKey:
@@ -50,7 +60,7 @@ class Abandonment(Value, frozen=True):
 
 
 class _Layer(Value, frozen=True):
-    """A layer as it was read. An unreadable one has no policy, and no lead is called under it."""
+    """A layer as it was read. An unreadable one has no policy."""
 
     version: int
     policy: CallingPolicy | None
@@ -66,50 +76,50 @@ class Policies:
 
     async def on_abandonment(self, conn: Connection, call: CallOwner) -> Abandonment:
         """By the policy of the call, or the strictest defaults if it cannot be read."""
-        owner = Owner(call.reseller_id, call.merchant_id, call.campaign_id)
-        effective = (await self.of(conn, [owner]))[owner] or resolve()
+        (effective,) = await self.of(conn, [call])
         message = effective.message_on_abandonment(
             call.to_phone, caller=call.merchant_name, number=call.from_phone
         )
         return Abandonment(message, effective.abandon_threshold_s)
 
-    async def of(self, conn: Connection, owners: Iterable[Owner]) -> dict[Owner, Effective | None]:
-        """None for an owner with an unreadable layer: no call is better than one against its rules."""
-        unique_owners = set(owners)
-        await self._refresh(conn, {key for owner in unique_owners for key in owner.layers()})
-        return {owner: self._effective(owner.layers()) for owner in unique_owners}
-
-    async def _refresh(self, conn: Connection, keys: set[PolicyKey]) -> None:
+    async def of(self, conn: Connection, owned: Iterable[Owned]) -> list[Effective]:
+        """One for each, in their order. `UNREADABLE` where a layer cannot be read: no call is better than one against
+        its rules."""
         now_s = time.monotonic()
-        old = [key for key in keys if not self._is_fresh(key, now_s)]
-        if not old:
-            return
+        owners = [(each.reseller_id, each.merchant_id, each.campaign_id) for each in owned]
+        layers = {owner: layers_of(*owner) for owner in set(owners)}
+        old = {key for keys in layers.values() for key in keys if not self._is_fresh(key, now_s)}
+        if old:
+            await self._read(conn, old, now_s)
+        effective = {owner: self._effective(keys) for owner, keys in layers.items()}
+        return [effective[owner] for owner in owners]
+
+    def _is_fresh(self, key: PolicyKey, now_s: float) -> bool:
+        layer = self._layers.get(key)
+        return layer is not None and now_s - layer.read_at_s < self._fresh_s
+
+    async def _read(self, conn: Connection, old: set[PolicyKey], now_s: float) -> None:
         if len(self._layers) > LAYERS_MAX:
             self._layers.clear()
             self._resolved.clear()
-        rows = {row.key: row for row in await policy.read(conn, old)}
+        rows = {row.key: row for row in await policy.read(conn, list(old))}
         for key in old:
-            row = rows.get(key)
+            row, known = rows.get(key), self._layers.get(key)
             version = row.version if row else 0
-            known = self._layers.get(key)
             if known is not None and known.version == version:
                 parsed = known.policy
             else:
                 parsed = _parsed(key, row.policy) if row else EMPTY
             self._layers[key] = _Layer(version, parsed, now_s)
 
-    def _is_fresh(self, key: PolicyKey, now_s: float) -> bool:
-        layer = self._layers.get(key)
-        return layer is not None and now_s - layer.read_at_s < self._fresh_s
-
-    def _effective(self, keys: tuple[PolicyKey, ...]) -> Effective | None:
+    def _effective(self, keys: tuple[PolicyKey, ...]) -> Effective:
         layers = [self._layers[key] for key in keys]
         cache_key = tuple((key, layer.version) for key, layer in zip(keys, layers, strict=True))
         known = self._resolved.get(cache_key)
         if known is None:
             policies = [layer.policy for layer in layers if layer.policy is not None]
             if len(policies) < len(layers):
-                return None
+                return UNREADABLE
             known = self._resolved[cache_key] = resolve(*policies, usual_retries=self._usual_retries)
         return known
 

@@ -12,11 +12,11 @@ from uuid import UUID
 from trunkline.bus import schedule
 from trunkline.bus.connection import Bus
 from trunkline.control.controls import Controls
-from trunkline.dispatch.policy_cache import Owner, Policies
-from trunkline.dispatch.prechecks import Deferred, Prechecks
+from trunkline.dispatch.policy_cache import Policies
+from trunkline.dispatch.prechecks import Prechecks
 from trunkline.errors import BusUnavailable
 from trunkline.loops.base import Loop
-from trunkline.model import Flow
+from trunkline.model import Flow, Refusal
 from trunkline.store import prechecks as store_prechecks
 from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Connection, Database
@@ -74,9 +74,12 @@ class PrecheckScanner(Loop):
 
     async def _with_prechecks(self, conn: Connection, flows: Sequence[Flow]) -> list[Flow]:
         """The flows whose leads need a pre-check. Stopped flows are left out."""
-        policies = await self._policies.of(conn, map(_owner, flows))
-        candidates = ((flow, policies[_owner(flow)]) for flow in flows if not self._is_stopped(flow))
-        return [flow for flow, policy in candidates if policy is not None and policy.prechecks]
+        policies = await self._policies.of(conn, flows)
+        return [
+            flow
+            for flow, policy in zip(flows, policies, strict=True)
+            if policy.prechecks and not self._is_stopped(flow)
+        ]
 
     def _is_stopped(self, flow: Flow) -> bool:
         return bool(
@@ -103,8 +106,8 @@ class PrecheckScanner(Loop):
     async def _check(self, leads: list[UUID]) -> None:
         try:
             verdicts = await self._prechecks.run_ahead(leads)
-            moved = [verdict.moved for verdict in verdicts if isinstance(verdict, Deferred)]
-            await schedule.add(self._bus, moved)
+            moved = [verdict.moved for verdict in verdicts if isinstance(verdict, Refusal)]
+            await schedule.add(self._bus, filter(None, moved))
         except BusUnavailable as error:
             log.warning("prechecks.moves_untold", reason=str(error))
         except Exception as error:
@@ -112,7 +115,3 @@ class PrecheckScanner(Loop):
         finally:
             for lead_id in leads:
                 del self._checking[lead_id]
-
-
-def _owner(flow: Flow) -> Owner:
-    return Owner(flow.reseller_id, flow.merchant_id, flow.campaign_id)

@@ -2,7 +2,7 @@
 
 `run_ahead` is for the leads at the heads of flows (`precheck_scanner.py` scans them): no channel waits for them. A
 pass is valid for 60 s. The intent refuses a lead without one as `precheck needed`; the dialer keeps its channel
-(`batches.py`), runs `ask` in a task of its own, and tries again. Every lead has a check of its own, so a slow reply
+(`grants.py`), runs `ask` in a task of its own, and tries again. Every lead has a check of its own, so a slow reply
 delays no other lead, and every merchant has a limit of its own (`precheck_concurrency.py`): a lead is claimed when its
 check can run, and a channel does not wait behind many.
 """
@@ -12,19 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from trunkline.dispatch.intent_batch import Rules
-from trunkline.dispatch.policy_cache import Owner
+from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.precheck_concurrency import CONCURRENCY_PER_MERCHANT, PrecheckConcurrency
 from trunkline.dispatch.precheck_http import NoReply, hosts_of, run_checks
 from trunkline.http.outgoing import Outgoing
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.precheck_conditions import HttpCheck
-from trunkline.model import Entry, Finish, Outcome
+from trunkline.model import Finish, Outcome, Refusal, RefusalReason
 from trunkline.store import dispatch, prechecks
-from trunkline.store.database import Connection, Database
-from trunkline.store.dispatch import IntentWrites, Move, NewDecision
+from trunkline.store.database import Database
 from trunkline.store.prechecks import PrecheckLead
 from trunkline.telemetry import get_logger, metrics
+from trunkline.value import replace
 
 log = get_logger(__name__)
 
@@ -36,26 +35,11 @@ VALID_AT_LEAST_S = 1.0
 # With this many checks of a merchant running or waiting, no channel is kept for one more.
 PENDING_MAX = 2 * CONCURRENCY_PER_MERCHANT
 NO_ROOM = "no_room"
-REASON = "precheck"
 
 
 @dataclass(frozen=True, slots=True)
 class PrecheckPassed:
     lead_id: UUID
-
-
-@dataclass(frozen=True, slots=True)
-class PrecheckEnded:
-    lead_id: UUID
-    finish: Finish
-
-
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """To be checked again; `moved` is its new entry in Postgres."""
-
-    lead_id: UUID
-    moved: Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +50,16 @@ class Skipped:
     reason: str
 
 
-PrecheckVerdict = PrecheckPassed | PrecheckEnded | Deferred | Skipped
+# A refusal ends the lead, or has deferred it.
+PrecheckVerdict = PrecheckPassed | Refusal | Skipped
 
 
 class Prechecks:
-    def __init__(self, database: Database, outgoing: Outgoing, rules: Rules):
+    def __init__(self, database: Database, outgoing: Outgoing, policies: Policies):
         self._database = database
         self._outgoing = outgoing
         self._concurrency = PrecheckConcurrency()
-        self._rules = rules
+        self._policies = policies
 
     async def run_ahead(self, lead_ids: Sequence[UUID]) -> list[PrecheckVerdict]:
         """For leads that will be granted soon. Those that have a fresh pass, or need none, cost one read."""
@@ -92,15 +77,18 @@ class Prechecks:
     ) -> Sequence[PrecheckVerdict]:
         async with self._database.connection() as conn:
             leads = await prechecks.waiting(conn, lead_ids, fresh_for_s=fresh_for_s)
-            policies = await self._rules.policies.of(conn, map(_owner, leads))
+            policies = await self._policies.of(conn, leads)
         return await asyncio.gather(
-            *(self._check_lead(lead, policies[_owner(lead)], waiting_max, fresh_for_s) for lead in leads)
+            *(
+                self._check_lead(lead, policy, waiting_max, fresh_for_s)
+                for lead, policy in zip(leads, policies, strict=True)
+            )
         )
 
     async def _check_lead(
-        self, lead: PrecheckLead, policy: Effective | None, waiting_max: float, fresh_for_s: float
+        self, lead: PrecheckLead, policy: Effective, waiting_max: float, fresh_for_s: float
     ) -> PrecheckVerdict:
-        if policy is None or not _is_needed(lead, policy):
+        if not policy.prechecks or lead.passed_checks == policy.checks_hash:
             return Skipped(lead.id, "not_needed")
         if self._concurrency.is_pending(lead.id):
             return Skipped(lead.id, "being_asked")
@@ -117,17 +105,16 @@ class Prechecks:
     async def _judge(self, lead: PrecheckLead, policy: Effective, deferrals: int) -> PrecheckVerdict:
         refused = await run_checks(self._outgoing, policy.prechecks, lead)
         if refused is None:
-            await self._pass(lead, policy)
+            metrics.PRECHECKS.labels("passed").inc()
+            async with self._database.connection() as conn:
+                await prechecks.passed(
+                    conn, lead.id, policy.checks_hash, valid_s=PASS_VALID_S, answer="passed"
+                )
             return PrecheckPassed(lead.id)
         check, reply = refused
         answer = reply.reason if isinstance(reply, NoReply) else f"status {reply.status}"
         log.info("precheck.not_passed", lead_id=str(lead.id), answer=answer)
         return await self._refuse(lead, policy, check, deferrals, answer)
-
-    async def _pass(self, lead: PrecheckLead, policy: Effective) -> None:
-        metrics.PRECHECKS.labels("passed").inc()
-        async with self._database.connection() as conn:
-            await prechecks.passed(conn, lead.id, policy.checks_hash, valid_s=PASS_VALID_S, answer="passed")
 
     async def _refuse(
         self, lead: PrecheckLead, policy: Effective, check: HttpCheck, deferrals: int, answer: str
@@ -137,38 +124,24 @@ class Prechecks:
             now = await prechecks.lock_lead(tx, lead.id, lead.version)
             if now is None:
                 return Skipped(lead.id, "changed")
-            writes = IntentWrites()
+            opening = None
             if check.otherwise == "defer" and deferrals < check.defer_max:
-                until = now + check.defer_for
-                opening = policy.opening(lead.phone, lead.timezone, until)
-                if opening:
-                    writes.moves[lead.id] = Move(opening.opens_at, opening.closes_at)
-            if not writes.moves:
-                writes.ends[lead.id] = Finish(Outcome.PRECHECK_FAILED, answer.upper().replace(" ", "_"))
-            return await self._write(tx, lead, writes, answer)
-
-    async def _write(
-        self, tx: Connection, lead: PrecheckLead, writes: IntentWrites, answer: str
-    ) -> PrecheckVerdict:
-        move = writes.moves.get(lead.id)
-        until = move.due_at if move else None
-        writes.decisions.append(NewDecision(lead.id, REASON, lead.merchant_id, answer, until))
-        written = await dispatch.write(tx, writes, "prechecks")
-        if writes.ends:
-            await self._rules.on_finished(tx, writes.ends)
-        await prechecks.failed(tx, lead.id, deferred=move is not None, answer=answer)
-        metrics.PRECHECKS.labels("deferred" if move else "failed").inc()
-        if move:
-            return Deferred(lead.id, written.moved[lead.id])
-        return PrecheckEnded(lead.id, writes.ends[lead.id])
-
-
-def _owner(lead: PrecheckLead) -> Owner:
-    return Owner(lead.reseller_id, lead.merchant_id, lead.campaign_id)
-
-
-def _is_needed(lead: PrecheckLead, policy: Effective) -> bool:
-    return bool(policy.prechecks) and lead.passed_checks != policy.checks_hash
+                opening = policy.opening(lead.phone, lead.timezone, now + check.defer_for)
+            if opening is None:
+                finish = Finish(Outcome.PRECHECK_FAILED, answer.upper().replace(" ", "_"))
+                refusal = Refusal(RefusalReason.PRECHECK, subject=answer, finish=finish)
+            else:
+                refusal = Refusal(
+                    RefusalReason.PRECHECK,
+                    until=opening.opens_at,
+                    subject=answer,
+                    due_at=opening.opens_at,
+                    closes_at=opening.closes_at,
+                )
+            moved = await dispatch.write_refusals(tx, [(lead, refusal)])
+            await prechecks.failed(tx, lead.id, deferred=opening is not None, answer=answer)
+            metrics.PRECHECKS.labels("deferred" if opening else "failed").inc()
+            return replace(refusal, moved=moved.get(lead.id))
 
 
 def _lease_s(policy: Effective) -> float:

@@ -23,8 +23,9 @@ from trunkline.crashpoint import crash_point
 from trunkline.dispatch.carrier_responses import CarrierResponse, ResultWriter
 from trunkline.dispatch.cooldowns import CarrierUnreachable
 from trunkline.model import Intent, idempotency_key
+from trunkline.store import lead_edits
 from trunkline.store.cooldowns import AccountName
-from trunkline.store.database import UNAVAILABLE
+from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.telemetry import bind, get_logger, metrics, span
 from trunkline.telephony import queueing
 from trunkline.telephony.account_refresher import AccountRefresher
@@ -72,6 +73,11 @@ class SenderLimits:
 
 # Whether the lead of a committed attempt was cancelled.
 IsUnwanted = Callable[[UUID], Awaitable[bool]]
+
+
+async def is_cancelled(database: Database, lead_id: UUID) -> bool:
+    async with database.connection() as conn:
+        return await lead_edits.is_cancelled(conn, lead_id)
 
 
 @dataclass(frozen=True, slots=True)

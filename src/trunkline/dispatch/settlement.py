@@ -14,9 +14,9 @@ from uuid import UUID
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
 from trunkline.dispatch import call_evidence, counting
-from trunkline.dispatch.policy_cache import Owner, Policies
+from trunkline.dispatch.policy_cache import Policies
 from trunkline.errors import ProjectionLost
-from trunkline.leads.calling_policy import Effective, resolve
+from trunkline.leads.calling_policy import Effective
 from trunkline.leads.cancellation import Cancellation, after_cancellation
 from trunkline.leads.limits import day_of
 from trunkline.leads.retries import Retries
@@ -33,7 +33,6 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 NOTHING_LEARNT: Mapping[UUID, CallFacts] = {}
-USUAL = resolve()
 NEVER_OPENS = Finish(Outcome.NO_CONFIG, "WINDOW_NEVER_OPENS")
 
 
@@ -143,10 +142,8 @@ class Settler:
         )
 
     async def _policies_by_attempt(self, tx: Connection, settled: Sequence[Attempt]) -> dict[UUID, Effective]:
-        """By attempt. Under an unreadable policy no lead is called; a call that was placed is settled by the default
-        rules."""
-        policies = await self._policies.of(tx, map(_owner, settled))
-        return {attempt.id: policies[_owner(attempt)] or USUAL for attempt in settled}
+        policies = await self._policies.of(tx, settled)
+        return {attempt.id: policy for attempt, policy in zip(settled, policies, strict=True)}
 
 
 @dataclass(slots=True)
@@ -205,11 +202,6 @@ def _talked_s(facts: CallFacts) -> float | None:
     if facts.duration_s is not None:
         return facts.duration_s
     return max(0.0, (facts.ended_at - facts.answered_at).total_seconds()) if facts.ended_at else 0.0
-
-
-def _owner(attempt: Attempt) -> Owner:
-    tenant = attempt.tenant
-    return Owner(tenant.reseller_id or "", tenant.merchant_id or "", attempt.campaign_id)
 
 
 def _cancellation(attempt: Attempt) -> Cancellation | None:

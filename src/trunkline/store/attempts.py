@@ -65,6 +65,14 @@ class Attempt(Value, frozen=True):
     is_probe: bool = False
     number_id: UUID | None = None
 
+    @property
+    def reseller_id(self) -> str:
+        return self.tenant.reseller_id or ""
+
+    @property
+    def merchant_id(self) -> str:
+        return self.tenant.merchant_id or ""
+
 
 class CallAllocation(Value, frozen=True):
     """The agent that a call was assigned to, as evidence. Times are Postgres's own."""

@@ -1,7 +1,6 @@
-"""Counts for the limits of an intent: those that every intent needs under the locks, the others in a later
-statement."""
+"""Counts for the limits of an intent: those that every intent needs under the locks, the others in later statements."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
@@ -68,6 +67,8 @@ class Questions:
 @dataclass(slots=True)
 class LimitCounts:
     now: datetime
+    # The numbers that were locked.
+    numbers: dict[UUID, LockedNumber] = field(default_factory=dict)
     persons: dict[PersonQuestion, PersonCalls] = field(default_factory=dict)
     talks: dict[TalkQuestion, datetime] = field(default_factory=dict)
     merchants: dict[str, int] = field(default_factory=dict)
@@ -82,13 +83,11 @@ class LimitCounts:
     cooldowns: dict[Subject, Cooldown] = field(default_factory=dict)
 
 
-async def lock_and_count(
-    tx: Connection, keys: Sequence[int], questions: Questions
-) -> tuple[dict[UUID, LockedNumber], LimitCounts]:
+async def lock_and_count(tx: Connection, keys: Sequence[int], questions: Questions) -> LimitCounts:
     """Lock the names that are counted, in the given order, then the numbers; and count under the locks."""
-    rows = await tx.fetch(_SQL.lock_and_count_limits, keys, questions.numbers, *_columns(questions))
-    locked = {row["id"]: _locked(row) for row in rows if row["kind"] == "locked"}
-    return locked, _counts(rows, questions)
+    return _counts(
+        await tx.fetch(_SQL.lock_and_count_limits, keys, questions.numbers, *_columns(questions)), questions
+    )
 
 
 async def count(conn: Connection, questions: Questions) -> LimitCounts:
@@ -134,20 +133,6 @@ def _unzip(pairs: Sequence[tuple[object, object]]) -> tuple[list[object], list[o
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def _locked(row: Any) -> LockedNumber:
-    return LockedNumber(
-        row["id"],
-        row["e164"],
-        row["carrier"],
-        row["account"],
-        row["max_channels"],
-        row["starts_per_s"],
-        row["status"],
-        row["pool_id"],
-        may_count=row["flag"],
-    )
-
-
 def _counts(rows: Sequence[Any], questions: Questions) -> LimitCounts:
     counts = LimitCounts(now=next(row["at"] for row in rows if row["kind"] == "now"))
     _note(counts, rows, questions)
@@ -160,6 +145,9 @@ def _note(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> Non
         kind, position, n, m, at, flag, *_ = row
         index = position - 1
         match kind:
+            case "locked":
+                # The columns from `id` to `pool_id`.
+                counts.numbers[row["id"]] = LockedNumber(*row[6:14], may_count=flag)
             case "person":
                 counts.persons[questions.persons[index]] = PersonCalls(n, at, flag)
             case "talk":
@@ -190,3 +178,55 @@ def _cooldown(row: Any) -> Cooldown:
         CooldownProbe(UUID(probe_id), state, end_reason, row["since"], phone) if state is not None else None
     )
     return Cooldown(code, row["at"], row["n"], row["flag"], probe)
+
+
+class GroupCount(Value, frozen=True):
+    """`free`: free slots, less the inbound reserve and those for waiting calls. Of the calls that ring for them without
+    a reservation: how many, the sum of their answer rates, and the least share that any was admitted under."""
+
+    free: int
+    calls: int
+    answers_expected: float
+    abandon_max: float
+
+
+class OverdialCount(Value, frozen=True):
+    """`abandoned`: those of the given persons, by merchant and phone, whom that merchant abandoned before."""
+
+    groups: Mapping[str, GroupCount]
+    abandoned: Private[frozenset[tuple[str, str]]]
+
+
+async def count_overdialled(
+    tx: Connection,
+    callers: Mapping[str, Mapping[str, int]],
+    silence_s: float,
+    persons: Sequence[tuple[str, str]],
+) -> OverdialCount:
+    """`callers`: by group, its tiers and the inbound reserve of each, -1 for 10 %."""
+    tiers = [
+        (group, tier, left)
+        for group, tiers_of_group in callers.items()
+        for tier, left in tiers_of_group.items()
+    ]
+    rows = await tx.fetch(
+        _SQL.count_overdialled,
+        [group for group, _, _ in tiers],
+        [tier for _, tier, _ in tiers],
+        [left for _, _, left in tiers],
+        silence_s,
+        [merchant for merchant, _ in persons],
+        [phone for _, phone in persons],
+    )
+    return OverdialCount(
+        {
+            row["name"]: GroupCount(row["free"], row["calls"], row["answers_expected"], row["abandon_max"])
+            for row in rows
+            if row["phone"] is None
+        },
+        frozenset((row["name"], row["phone"]) for row in rows if row["phone"] is not None),
+    )
+
+
+async def groups_ringing(conn: Connection) -> frozenset[str]:
+    return frozenset(row["overdial_group"] for row in await conn.fetch(_SQL.groups_ringing))

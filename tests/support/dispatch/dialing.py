@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from tests.support.waiting import eventually
-from trunkline.dispatch.agents import AgentRule
-from trunkline.dispatch.intent import Intents, intend
-from trunkline.dispatch.intent_batch import IntentBatch, Rules
+from trunkline.dispatch.cooldowns import CarrierUnreachable
+from trunkline.dispatch.gates import AgentRule
+from trunkline.dispatch.intent import IntentBatch, Intents, Rules, intend
 from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.leads.calling_policy import CallingPolicy
@@ -186,8 +186,16 @@ class Dialing:
 
     def rules(self, **given: Any) -> Rules:
         """Policies are read anew every time, so that a test sees what it wrote."""
-        fresh: dict[str, Any] = {"policies": Policies(fresh_s=0), "overdialling": Overdialling(fresh_s=0)}
-        return Rules(**fresh | given)
+        usual: dict[str, Any] = {
+            "policies": Policies(fresh_s=0),
+            "stopped": lambda *target: None,
+            "mark": lambda: None,
+            "account_pace": lambda carrier, account: None,
+            "agents": AgentRule(),
+            "overdialling": Overdialling(fresh_s=0),
+            "unreachable": CarrierUnreachable(),
+        }
+        return Rules(**usual | given)
 
     async def open_transaction(self) -> Connection:
         """A connection of its own with a transaction that the test ends: see `commit`."""
