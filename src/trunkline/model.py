@@ -1,6 +1,5 @@
 """The values that components exchange. No behaviour beyond reading them, no I/O."""
 
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -151,17 +150,6 @@ class Intent(Value, frozen=True):
     number_id: UUID | None = None
     is_probe: bool = False
 
-    @property
-    def late_from(self) -> datetime:
-        return self.ready_at or self.due_at
-
-    @property
-    def closes_in_s(self) -> float:
-        """Until the end of its window, counted from its intent: both are times of Postgres' clock."""
-        if self.closes_at is None:
-            return math.inf
-        return self.send_in_s + (self.closes_at - self.send_at).total_seconds()
-
 
 def idempotency_key(occurrence_id: str, attempt_no: int, attempt_id: UUID) -> str:
     """The key of one attempt of an occurrence of a reminder: `{id}-{attempt}-{8 hex}`. The eight digits are of the
@@ -187,6 +175,14 @@ class PersonCalls(Value, frozen=True):
     all_own: bool
 
 
+class ReportedOutcome(Value, frozen=True):
+    """The part of an agent's report that decides about the lead."""
+
+    disposition: str | None = None
+    opt_out: bool = False
+    callback_at: datetime | None = None
+
+
 class CallFacts(Value, frozen=True):
     """The facts of one attempt. Facts are only ever added."""
 
@@ -208,6 +204,13 @@ class CallFacts(Value, frozen=True):
     # The cost by the carrier's own figure.
     carrier_cost_micros: int | None = None
     carrier_cost_currency: str | None = None
+    # None: the agent has not reported.
+    report: ReportedOutcome | None = None
+
+    @property
+    def was_answered(self) -> bool:
+        """A call that the carrier reports as completed was answered, even if that webhook was lost."""
+        return self.answered_at is not None or self.end_reason == "completed"
 
 
 class Agent(StrEnum):

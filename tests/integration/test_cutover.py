@@ -16,11 +16,9 @@ from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.cli.control import app
 from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
 from trunkline.control.provider import Flags
-from trunkline.dispatch import cutover
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
-from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.lapsed_leads import LapsedLeads
-from trunkline.dispatch.rollout import Rollout
+from trunkline.dispatch.rollout import DialStops, Rollout, carry_out, foresee
 from trunkline.model import RefusalReason
 from trunkline.store import flags
 
@@ -156,7 +154,7 @@ async def turn(stage: Stage, *, on: bool) -> None:
             tx, EVENT_DISPATCH.name, enabled=True, percentage=100, resellers={}, merchants={"m": on},
             reason="r", by="t",
         )  # fmt: skip
-        await cutover.carry_out(tx, await cutover.foresee(tx, before, stored), take_overdue=False)
+        await carry_out(tx, await foresee(tx, before, stored), take_overdue=False)
 
 
 async def test_an_intent_refuses_a_lead_due_before_the_cutover(stage: Stage) -> None:

@@ -18,12 +18,12 @@ from trunkline.dispatch import grants
 from trunkline.dispatch.dialer import Dialer
 from trunkline.dispatch.grants import reopen
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.precheck_concurrency import CONCURRENCY_PER_MERCHANT
-from trunkline.dispatch.precheck_scanner import PrecheckScanner
 from trunkline.dispatch.prechecks import (
+    CONCURRENCY_PER_MERCHANT,
     PENDING_MAX,
     PrecheckPassed,
     Prechecks,
+    PrecheckScanner,
     PrecheckVerdict,
     Skipped,
 )

@@ -11,8 +11,7 @@ from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
 from trunkline.control.provider import Flags
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
-from trunkline.dispatch.configuration import DialStops
-from trunkline.dispatch.rollout import LEFT_OUT, Rollout
+from trunkline.dispatch.rollout import LEFT_OUT, DialStops, Rollout
 from trunkline.model import RefusalReason
 from trunkline.store.flags import Flag
 

@@ -18,9 +18,9 @@ from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
 from trunkline.control.controls import Controls
 from trunkline.control.stops import Stops
-from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.gates import DOUBTS_MIN
 from trunkline.dispatch.policy_cache import Policies
+from trunkline.dispatch.rollout import DialStops
 from trunkline.dispatch.why import DispatchView, Why, why
 from trunkline.dispatch.why_words import gate_of
 from trunkline.leads.calling_policy import CallingPolicy

@@ -1,20 +1,17 @@
 import pytest
 
-from trunkline.leads.cancellation import Cancellation, after_cancellation
+from trunkline.leads.cancellation import after_cancellation
 from trunkline.model import Finish, LeadDecision, Outcome, Retry
 
 ABORTED = Finish(Outcome.ABORTED, "sold out")
 ANSWERED = Finish(Outcome.ANSWERED, None)
 NO_ANSWER = Finish(Outcome.NO_ANSWER, "NO_ANSWER")
-LAST_CALL = Cancellation("sold out", hang_up=False)
-CUT_SHORT = Cancellation("sold out", hang_up=True)
+LAST_CALL, CUT_SHORT = False, True
 
 
 @pytest.mark.parametrize(
-    ("decision", "cancelled", "becomes"),
+    ("decision", "hang_up", "becomes"),
     [
-        (Retry(60), None, Retry(60)),
-        (NO_ANSWER, None, NO_ANSWER),
         (Retry(60), LAST_CALL, ABORTED),
         (Retry(60, carrier_error=True, counted=False), LAST_CALL, ABORTED),
         (NO_ANSWER, LAST_CALL, NO_ANSWER),
@@ -27,6 +24,6 @@ CUT_SHORT = Cancellation("sold out", hang_up=True)
     ],
 )
 def test_a_cancelled_lead_is_not_called_again_and_is_aborted_where_its_call_was_cut_short(
-    decision: LeadDecision, cancelled: Cancellation | None, becomes: LeadDecision
+    decision: LeadDecision, hang_up: bool, becomes: LeadDecision
 ) -> None:
-    assert after_cancellation(decision, cancelled) == becomes
+    assert after_cancellation(decision, "sold out", hang_up=hang_up) == becomes

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,28 +11,23 @@ from pydantic import ValidationError
 
 from tests.support.leads.policy import after_call
 from trunkline.leads.legacy_outcomes import legacy, rule_words
-from trunkline.leads.outcomes import (
-    AgentEvidence,
-    AgentFacts,
-    CallVerdict,
-    CarrierFacts,
-    Facts,
-    SessionFacts,
-    agent_of,
-    verdict,
-)
+from trunkline.leads.outcomes import AgentEvidence, CallVerdict, agent_of, verdict
 from trunkline.leads.retries import Retries, RetryRule
 from trunkline.leads.settle_decision import after_facts, after_refusal, after_throttling, after_unexplained
-from trunkline.model import Agent, Budget, Finish, Outcome, Retry
+from trunkline.model import Agent, Budget, CallFacts, Finish, Outcome, ReportedOutcome, Retry
+from trunkline.states import AttemptState
+from trunkline.value import replace
 
 NOW = datetime(2025, 6, 3, 10, 0, tzinfo=UTC)
-TALKED = CarrierFacts(NOW, "completed", 60)
+TALKED = CallFacts(AttemptState.ENDED, answered_at=NOW, end_reason="completed", duration_s=60)
 
 
-def facts(
-    carrier: CarrierFacts = TALKED, session: SessionFacts | None = None, agent: AgentFacts | None = None
-) -> Facts:
-    return Facts(carrier, session or SessionFacts(), agent or AgentFacts())
+def facts(**known: Any) -> CallFacts:
+    return replace(TALKED, **known)
+
+
+def unanswered(end_reason: str | None, **known: Any) -> CallFacts:
+    return CallFacts(AttemptState.ENDED, end_reason=end_reason, **known)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +42,12 @@ def facts(
     ],
 )
 def test_an_unanswered_calls_verdict_has_its_reason(end_reason: str | None, reason: str) -> None:
-    found = verdict(facts(CarrierFacts(None, end_reason)))
+    found = verdict(unanswered(end_reason))
     assert (found.outcome, found.reason) == (Outcome.NO_ANSWER, reason)
 
 
 def test_a_busy_callee_is_the_outcome_busy() -> None:
-    assert verdict(facts(CarrierFacts(None, "busy"))) == CallVerdict(Outcome.BUSY)
+    assert verdict(unanswered("busy")) == CallVerdict(Outcome.BUSY)
 
 
 def _who_took_it(seen: AgentEvidence) -> Agent:
@@ -85,12 +81,12 @@ def test_the_agent_state_follows_from_every_combination_of_evidence(seen: AgentE
     no_trace = seen.given is False or seen.stream_began is False or seen.is_unnamed
     assert agent is not Agent.NONE or no_trace, "nobody is rung again without a witness"
     assert agent is not Agent.JOINED or is_ours
-    outcome = verdict(facts(session=SessionFacts(agent))).outcome
+    outcome = verdict(facts(agent=agent)).outcome
     assert outcome is (Outcome.NO_AGENT if agent is Agent.NONE else Outcome.ANSWERED)
 
 
 def test_without_evidence_the_agent_is_unknown_and_the_lead_is_finished() -> None:
-    unknown = facts(session=SessionFacts(agent_of(AgentEvidence())))
+    unknown = facts(agent=agent_of(AgentEvidence()))
     assert after_facts(unknown, Budget(1, 9, 0)) == Finish(Outcome.ANSWERED, None)
 
 
@@ -98,37 +94,36 @@ def test_without_evidence_the_agent_is_unknown_and_the_lead_is_finished() -> Non
     ("seen", "outcome"),
     [
         (facts(), Outcome.ANSWERED),
-        (facts(CarrierFacts(None, "completed")), Outcome.ANSWERED),
-        (facts(CarrierFacts(NOW, None)), Outcome.ANSWERED),
-        (facts(session=SessionFacts(was_transferred=True)), Outcome.TRANSFERRED),
-        (facts(session=SessionFacts(is_machine=True)), Outcome.VOICEMAIL),
-        (facts(session=SessionFacts(Agent.NONE)), Outcome.NO_AGENT),
-        (facts(session=SessionFacts(Agent.UNKNOWN)), Outcome.ANSWERED),
-        (facts(session=SessionFacts(Agent.NONE, is_machine=True)), Outcome.VOICEMAIL),
+        (unanswered("completed"), Outcome.ANSWERED),
+        (facts(end_reason=None, duration_s=None), Outcome.ANSWERED),
+        (facts(is_machine=True), Outcome.VOICEMAIL),
+        (facts(agent=Agent.NONE), Outcome.NO_AGENT),
+        (facts(agent=Agent.UNKNOWN), Outcome.ANSWERED),
+        (facts(agent=Agent.NONE, is_machine=True), Outcome.VOICEMAIL),
         (
-            facts(CarrierFacts(NOW, "completed", 2), SessionFacts(Agent.JOINED, has_reported=True)),
+            facts(duration_s=2, agent=Agent.JOINED, report=ReportedOutcome()),
             Outcome.EARLY_HANGUP,
         ),
-        (facts(CarrierFacts(NOW, "completed", 2), SessionFacts(Agent.JOINED)), Outcome.ANSWERED),
-        (facts(CarrierFacts(NOW, "completed", 2)), Outcome.ANSWERED),
-        (facts(session=SessionFacts(is_machine=True), agent=AgentFacts("Transferred")), Outcome.TRANSFERRED),
+        (facts(duration_s=2, agent=Agent.JOINED), Outcome.ANSWERED),
+        (facts(duration_s=2), Outcome.ANSWERED),
+        (facts(is_machine=True, report=ReportedOutcome("Transferred")), Outcome.TRANSFERRED),
     ],
 )
-def test_an_answered_calls_outcome_comes_from_the_best_evidence(seen: Facts, outcome: Outcome) -> None:
+def test_an_answered_calls_outcome_comes_from_the_best_evidence(seen: CallFacts, outcome: Outcome) -> None:
     assert verdict(seen).outcome is outcome
 
 
 def test_the_agents_own_disposition_is_kept_as_the_word() -> None:
-    found = verdict(facts(agent=AgentFacts("promise to pay!")))
+    found = verdict(facts(report=ReportedOutcome("promise to pay!")))
     assert (found.outcome, found.word) == (Outcome.ANSWERED, "PROMISE_TO_PAY")
 
 
 def test_an_agents_disposition_does_not_override_an_unanswered_call() -> None:
-    assert verdict(facts(CarrierFacts(None, "busy"), agent=AgentFacts("SOLD"))).outcome is Outcome.BUSY
+    assert verdict(unanswered("busy", report=ReportedOutcome("SOLD"))).outcome is Outcome.BUSY
 
 
 def test_a_disposition_no_agent_does_not_change_an_answered_call() -> None:
-    assert verdict(facts(agent=AgentFacts("no agent"))) == CallVerdict(Outcome.ANSWERED, "NO_AGENT")
+    assert verdict(facts(report=ReportedOutcome("no agent"))) == CallVerdict(Outcome.ANSWERED, "NO_AGENT")
 
 
 @pytest.mark.parametrize(("attempt", "delay_s"), [(1, 60), (2, 120), (3, 240), (10, 60 * 2**9)])
@@ -151,11 +146,11 @@ def test_a_retry_rule_sets_delays_or_ends_the_lead_by_reason_before_outcome() ->
     assert after_call(None, "no_answer", Budget(1, 9, 0), rules) == Retry(10)
     assert after_call(None, "no_answer", Budget(5, 9, 0), rules) == Retry(20)
     assert after_call(None, "busy", Budget(1, 9, 0), rules) == Finish(Outcome.BUSY, None)
-    promised = facts(agent=AgentFacts("promise to pay"))
+    promised = facts(report=ReportedOutcome("promise to pay"))
     assert after_facts(promised, Budget(1, 9, 0), rules) == Retry(5)
 
 
-NO_AGENT = facts(session=SessionFacts(Agent.NONE))
+NO_AGENT = facts(agent=Agent.NONE)
 AGAIN = {"counted": False, "no_agent": True}
 
 
@@ -206,12 +201,12 @@ def test_retry_rules_with_old_outcome_names_keep_their_meaning() -> None:
 
 
 def test_an_opt_out_finishes_the_lead() -> None:
-    refused = facts(agent=AgentFacts("BUSY", opt_out=True, callback_at=NOW + timedelta(hours=1)))
+    refused = facts(report=ReportedOutcome("BUSY", opt_out=True, callback_at=NOW + timedelta(hours=1)))
     assert after_facts(refused, Budget(1, 9, 0), now=NOW) == Finish(Outcome.BUSY, None)
 
 
 def test_a_callback_is_a_retry_at_its_time_within_the_budget() -> None:
-    asked = facts(agent=AgentFacts("LATER", callback_at=NOW + timedelta(hours=2)))
+    asked = facts(report=ReportedOutcome("LATER", callback_at=NOW + timedelta(hours=2)))
     assert after_facts(asked, Budget(1, 2, 0), now=NOW) == Retry(7200)
     assert after_facts(asked, Budget(2, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
 
@@ -219,7 +214,7 @@ def test_a_callback_is_a_retry_at_its_time_within_the_budget() -> None:
 @pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta(days=-365), timedelta(days=367)])
 def test_an_impossible_callback_time_is_ignored(wrong: timedelta) -> None:
     """Neither at once, nor in a hundred years: the usual rule decides."""
-    asked = facts(agent=AgentFacts("LATER", callback_at=NOW + wrong))
+    asked = facts(report=ReportedOutcome("LATER", callback_at=NOW + wrong))
     assert after_facts(asked, Budget(1, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
 
 
@@ -234,18 +229,17 @@ def test_a_throttled_request_costs_nothing() -> None:
     assert after_throttling(0).delay_s == 1  # type: ignore[union-attr]
 
 
-maybe = st.none() | st.booleans()
 some_facts = st.builds(
-    Facts,
-    st.builds(
-        CarrierFacts,
-        st.none() | st.just(NOW),
-        st.none() | st.sampled_from(["completed", "busy", "no_answer", "failed", "canceled", "???"]),
-        st.none() | st.integers(0, 3600),
-    ),
-    st.builds(SessionFacts, st.none() | st.sampled_from(Agent), st.booleans(), maybe, maybe),
-    st.builds(
-        AgentFacts,
+    CallFacts,
+    st.just(AttemptState.ENDED),
+    answered_at=st.none() | st.just(NOW),
+    end_reason=st.none() | st.sampled_from(["completed", "busy", "no_answer", "failed", "canceled", "???"]),
+    duration_s=st.none() | st.integers(0, 3600),
+    agent=st.none() | st.sampled_from(Agent),
+    is_machine=st.none() | st.booleans(),
+    report=st.none()
+    | st.builds(
+        ReportedOutcome,
         st.none() | st.text(max_size=20),
         st.booleans(),
         st.none() | st.just(NOW + timedelta(days=1)),
@@ -266,7 +260,7 @@ some_rules = st.builds(
 
 @given(some_facts, st.integers(1, 25), st.integers(1, 20), st.integers(0, 4), some_rules)
 def test_no_retry_rules_exceed_the_attempt_budget(
-    seen: Facts, attempt: int, max_attempts: int, no_agents: int, rules: Retries
+    seen: CallFacts, attempt: int, max_attempts: int, no_agents: int, rules: Retries
 ) -> None:
     decision = after_facts(seen, Budget(attempt, max_attempts, 0, no_agents), rules, NOW)
     if isinstance(decision, Retry) and decision.no_agent:
@@ -297,7 +291,7 @@ def test_every_chain_of_failures_ends(rules: Retries, max_attempts: int) -> None
 
 
 @given(some_facts)
-def test_every_verdict_is_a_printable_upper_case_word(seen: Facts) -> None:
+def test_every_verdict_is_a_printable_upper_case_word(seen: CallFacts) -> None:
     found = verdict(seen)
     word = found.word or found.outcome.value
     assert 0 < len(word) <= 60

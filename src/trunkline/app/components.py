@@ -21,9 +21,7 @@ from trunkline.control.webhook import AlarmWebhook
 from trunkline.dispatch.calls import LIMITS, CallFold
 from trunkline.dispatch.carrier_responses import ResultWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
-from trunkline.dispatch.checker import Checker
-from trunkline.dispatch.checks import CheckLimits
-from trunkline.dispatch.configuration import DialStops
+from trunkline.dispatch.checker import Checker, CheckLimits
 from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.fallback import PostgresFallback
@@ -34,9 +32,8 @@ from trunkline.dispatch.live_calls import LiveCalls
 from trunkline.dispatch.loader import schedule_best_effort
 from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.precheck_scanner import PrecheckScanner
-from trunkline.dispatch.prechecks import Prechecks
-from trunkline.dispatch.rollout import Rollout
+from trunkline.dispatch.prechecks import Prechecks, PrecheckScanner
+from trunkline.dispatch.rollout import DialStops, Rollout
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits, is_cancelled
 from trunkline.dispatch.settlement import Settler
 from trunkline.http.outgoing import Outgoing

@@ -43,6 +43,8 @@ class Stops:
 
     def killed(self, now: datetime) -> Suspension | None:
         """The kill switch, if it is on. Then nothing is sent either."""
+        if not self._by_subject:
+            return None
         return self._strongest([(Scope.KILL_SWITCH, "")], now)
 
     def stopped(self, target: StopTarget, now: datetime) -> Suspension | None:

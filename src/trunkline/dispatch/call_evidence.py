@@ -8,16 +8,7 @@ waits because the call seemed to have no agent. The same rules are applied again
 from datetime import timedelta
 
 from trunkline.leads import settle_decision
-from trunkline.leads.outcomes import (
-    AgentEvidence,
-    AgentFacts,
-    CallVerdict,
-    CarrierFacts,
-    Facts,
-    SessionFacts,
-    agent_of,
-    verdict,
-)
+from trunkline.leads.outcomes import AgentEvidence, CallVerdict, agent_of, verdict
 from trunkline.leads.retries import Retries
 from trunkline.model import Agent, CallFacts, Finish, LeadDecision
 from trunkline.states import AttemptState, LeadStatus
@@ -34,22 +25,18 @@ _CERTAIN = frozenset({Agent.JOINED, Agent.EXTERNAL})
 
 def decide(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecision:
     """The decision about the lead of an ended call. The facts name who took the call, see `with_agent`."""
-    return settle_decision.after_facts(_facts(attempt, facts), attempt.budget, retries, now=attempt.read_at)
+    return settle_decision.after_facts(facts, attempt.budget, retries, now=attempt.read_at)
 
 
-def verdict_of(attempt: Attempt, facts: CallFacts) -> CallVerdict:
-    return verdict(_facts(attempt, facts))
-
-
-def verdict_without_report(attempt: Attempt) -> CallVerdict:
+def verdict_without_report(facts: CallFacts) -> CallVerdict:
     """The verdict on the call before its agent reported."""
-    return verdict_of(replace(attempt, report=None), attempt.facts)
+    return verdict(replace(facts, report=None))
 
 
 def with_agent(attempt: Attempt, facts: CallFacts) -> CallFacts:
     """The facts of an ended call that we placed, with who took it. Later evidence may still prove an agent, or prove
     that there was none where it was unknown; it revokes nothing."""
-    is_over = facts.state is AttemptState.ENDED and _facts(attempt, facts).was_answered
+    is_over = facts.state is AttemptState.ENDED and facts.was_answered
     if attempt.lead_id is None or not is_over or facts.agent in _CERTAIN:
         return facts
     agent = _agent(attempt, facts)
@@ -63,7 +50,7 @@ def needs_revision(attempt: Attempt, facts: CallFacts) -> bool:
     evidence, or waits for want of an agent."""
     is_late = attempt.facts.state is AttemptState.ENDED and attempt.is_newest and not attempt.is_cancelled
     is_settled = attempt.lead_status is LeadStatus.FINISHED or waits_for_an_agent(attempt)
-    return is_late and is_settled and (attempt.report is not None or facts.agent is not attempt.facts.agent)
+    return is_late and is_settled and (facts.report is not None or facts.agent is not attempt.facts.agent)
 
 
 def waits_for_an_agent(attempt: Attempt) -> bool:
@@ -77,7 +64,7 @@ def revision(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecisi
     a cancellation, a list or a limit ended it, or the report says the same."""
     if waits_for_an_agent(attempt):
         return decide(_counted_again(attempt), facts, retries) if facts.agent is not Agent.NONE else None
-    earlier = decide(replace(attempt, report=None), attempt.facts, retries)
+    earlier = decide(attempt, replace(attempt.facts, report=None), retries)
     if not isinstance(earlier, Finish) or attempt.lead_outcome != earlier.outcome.value:
         return None
     decision = decide(attempt, facts, retries)
@@ -94,47 +81,25 @@ def _counted_again(attempt: Attempt) -> Attempt:
     )
 
 
-def _facts(attempt: Attempt, facts: CallFacts) -> Facts:
-    carrier = CarrierFacts(facts.answered_at, facts.end_reason, facts.duration_s)
-    report = attempt.report
-    if report is None:
-        return Facts(carrier, SessionFacts(facts.agent, is_machine=facts.is_machine))
-    agent_facts = AgentFacts(report.disposition, report.opt_out, report.callback_at)
-    return Facts(
-        carrier, SessionFacts(facts.agent, has_reported=True, is_machine=facts.is_machine), agent_facts
-    )
-
-
 def _agent(attempt: Attempt, facts: CallFacts) -> Agent:
-    allocation = attempt.allocation
+    allocation, stream_began = attempt.allocation, facts.stream_began
+    if stream_began is None and allocation is not None and allocation.was_refused:
+        stream_began = False  # the carrier requested the document again, after a refused stream
     return agent_of(
         AgentEvidence(
             is_external=attempt.carrier in STREAMLESS or facts.agent_joined is True,
-            has_joined=attempt.report is not None or (allocation is not None and allocation.has_joined),
+            has_joined=facts.report is not None or (allocation is not None and allocation.has_joined),
             given=facts.agent_joined,
-            stream_began=_stream_began(allocation, facts),
-            is_unnamed=_is_unnamed(attempt, facts),
+            stream_began=stream_began,
+            is_unnamed=allocation is not None and _is_unnamed(allocation, facts),
         )
     )
 
 
-def _stream_began(allocation: CallAllocation | None, facts: CallFacts) -> bool | None:
-    """What the carrier reports of the stream; its request for the document after a refused stream counts as well."""
-    if facts.stream_began is None and allocation is not None and allocation.was_refused:
-        return False
-    return facts.stream_began
-
-
-def _is_unnamed(attempt: Attempt, facts: CallFacts) -> bool:
+def _is_unnamed(allocation: CallAllocation, facts: CallFacts) -> bool:
     """The pod sent a heartbeat during the call that did not name it. If its last heartbeat came after the end, the
     earlier ones are not known."""
-    allocation = attempt.allocation
-    if (
-        allocation is None
-        or allocation.begun_at is None
-        or allocation.unnamed_at is None
-        or facts.ended_at is None
-    ):
+    if allocation.begun_at is None or allocation.unnamed_at is None or facts.ended_at is None:
         return False
     answered_at = facts.answered_at or allocation.begun_at
     return max(allocation.begun_at, answered_at) + HEARTBEAT_GRACE <= allocation.unnamed_at < facts.ended_at

@@ -1,9 +1,6 @@
 """The configuration of the match: numbers, weights and limits from Postgres, stops from this process's controls."""
 
-import random
 from collections.abc import Mapping
-from typing import Any
-from uuid import UUID
 
 from trunkline.bus.channels import ALL, Configuration
 from trunkline.control.controls import Controls
@@ -55,31 +52,3 @@ def _allowed(limit: NumberLimit, carrier: str, controls: Controls) -> NumberLimi
     stop = controls.stopped(number_id=limit.number_id, carrier=carrier)
     is_its_own = stop is not None and stop.scope in (Scope.NUMBER, Scope.CARRIER)
     return replace(limit, max_channels=0) if is_its_own else limit
-
-
-class DialStops:
-    """The intent checks this: what was stopped after the match is not dialled. After a stop has ended, only a growing
-    share of the calls starts. The result is stored with the lead, and its tenant reads it: it names the level at which
-    calls are stopped, and not the reason that an operator above the tenant wrote."""
-
-    def __init__(self, controls: Controls, rollout: Rollout | None = None):
-        self._controls = controls
-        self._rollout = rollout
-
-    def __call__(
-        self, reseller_id: str, merchant_id: str, campaign_id: UUID | None, number_id: UUID, carrier: str
-    ) -> str | None:
-        target: dict[str, Any] = {
-            "reseller_id": reseller_id,
-            "merchant_id": merchant_id,
-            "campaign_id": campaign_id,
-            "number_id": number_id,
-            "carrier": carrier,
-        }
-        if stop := self._controls.stopped(**target):
-            return stop.scope
-        if self._rollout and not self._rollout.includes(reseller_id, merchant_id):
-            return LEFT_OUT
-        share = self._controls.share(**target)
-        # Not a secret: which calls of a share go first does not matter.
-        return None if random.random() < share else "resuming"  # noqa: S311  no secret

@@ -29,7 +29,7 @@ from trunkline.telephony.carrier import (
     LookUpResult,
     NoSuchCall,
 )
-from trunkline.telephony.carrier_registry import SILENT_WHILE_RINGING, CarrierConfigError
+from trunkline.telephony.carrier_registry import SILENT_WHILE_RINGING
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.value import replace
 
@@ -98,9 +98,8 @@ class LiveCalls(Loop):
     async def _read_account(self, account: AccountName) -> None:
         async with self._database.connection() as conn:
             calls = await live_calls.calls(conn, *account)
-        try:
-            carrier = self._carriers.get(*account)
-        except CarrierConfigError:
+        carrier = self._carriers.find(*account)
+        if carrier is None:
             return  # the lease expires
         reading = _AccountReading(carrier, self._every_s)
         seen: dict[LiveCall, CallView] = {}

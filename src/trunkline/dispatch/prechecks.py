@@ -1,27 +1,36 @@
 """Queries a tenant's own system whether a lead may be called, before a channel is taken for it.
 
-`run_ahead` is for the leads at the heads of flows (`precheck_scanner.py` scans them): no channel waits for them. A
-pass is valid for 60 s. The intent refuses a lead without one as `precheck needed`; the dialer keeps its channel
+`run_ahead` is for the leads at the heads of flows (`PrecheckScanner` finds them): no channel waits for them. A pass is
+valid for 60 s. The intent refuses a lead without one as `precheck needed`; the dialer keeps its channel
 (`grants.py`), runs `ask` in a task of its own, and tries again. Every lead has a check of its own, so a slow reply
-delays no other lead, and every merchant has a limit of its own (`precheck_concurrency.py`): a lead is claimed when its
+delays no other lead, and every merchant has a limit of its own (`PrecheckConcurrency`): a lead is claimed when its
 check can run, and a channel does not wait behind many.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
+from weakref import WeakValueDictionary
 
+from trunkline.bus import schedule
+from trunkline.bus.connection import Bus
+from trunkline.control.controls import Controls
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.precheck_concurrency import CONCURRENCY_PER_MERCHANT, PrecheckConcurrency
 from trunkline.dispatch.precheck_http import NoReply, hosts_of, run_checks
+from trunkline.errors import BusUnavailable
 from trunkline.http.outgoing import Outgoing
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.precheck_conditions import HttpCheck
-from trunkline.model import Finish, Outcome, Refusal, RefusalReason
+from trunkline.loops.base import Loop
+from trunkline.model import Finish, Flow, Outcome, Refusal, RefusalReason
 from trunkline.store import dispatch, prechecks
-from trunkline.store.database import Database
+from trunkline.store import schedule as store_schedule
+from trunkline.store.database import Connection, Database
 from trunkline.store.prechecks import PrecheckLead
+from trunkline.store.schedule import BEFORE_ALL
 from trunkline.telemetry import get_logger, metrics
 from trunkline.value import replace
 
@@ -32,8 +41,20 @@ PASS_VALID_S = 60.0
 RENEW_BELOW_S = 20.0
 # A call leaves within this time of its intent, and its pass has to be valid until then.
 VALID_AT_LEAST_S = 1.0
+# Fewer than the connections of a process to one host: a request that waited for a connection would use up its own
+# time-out, and a slow host would seem to be silent.
+CONCURRENCY_PER_HOST = 8
+# Fewer than the limit of a host: several merchants may use one host, each on a path of its own.
+CONCURRENCY_PER_MERCHANT = 6
 # With this many checks of a merchant running or waiting, no channel is kept for one more.
 PENDING_MAX = 2 * CONCURRENCY_PER_MERCHANT
+FLOWS_PER_RUN = 100
+# What a flow may start within a few seconds. A pass is valid for a minute, so heads that still wait are checked again.
+HEADS_PER_FLOW = 20
+AHEAD_S = 20.0
+# Leads of one merchant whose checks run or wait at a time: a silent system with a hundred campaigns must not pile up
+# requests.
+CHECKS_MAX = 40
 NO_ROOM = "no_room"
 
 
@@ -147,3 +168,135 @@ class Prechecks:
 def _lease_s(policy: Effective) -> float:
     """Longer than all tries of all checks can take."""
     return sum((check.timeout_s + 2.0) * (check.retries + 1) for check in policy.prechecks) + 5.0
+
+
+class PrecheckConcurrency:
+    """Limits of concurrent pre-checks: only leads of the same merchant wait for a tenant's slow system. A lead that
+    waits for its turn is not claimed yet, so no lease expires in a queue."""
+
+    def __init__(self) -> None:
+        self._merchants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._leads: set[UUID] = set()
+        self._pending: Counter[str] = Counter()
+
+    def is_pending(self, lead_id: UUID) -> bool:
+        """Whether a check of this lead is running, or waiting for its turn."""
+        return lead_id in self._leads
+
+    def pending(self, merchant_id: str) -> int:
+        """How many leads of a merchant are running or waiting."""
+        return self._pending[merchant_id]
+
+    @asynccontextmanager
+    async def turn(self, lead_id: UUID, merchant_id: str, hosts: Iterable[str]) -> AsyncIterator[None]:
+        """Wait for a turn. Merchants first, then hosts by name: one order, so there is no deadlock."""
+        self._leads.add(lead_id)
+        self._pending[merchant_id] += 1
+        try:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(
+                    _limit(self._merchants, merchant_id, CONCURRENCY_PER_MERCHANT)
+                )
+                for host in sorted(set(hosts)):
+                    await stack.enter_async_context(_limit(self._hosts, host, CONCURRENCY_PER_HOST))
+                yield
+        finally:
+            self._leads.discard(lead_id)
+            self._pending[merchant_id] -= 1
+            if not self._pending[merchant_id]:
+                del self._pending[merchant_id]
+
+
+def _limit(limits: "WeakValueDictionary[str, asyncio.Semaphore]", name: str, size: int) -> asyncio.Semaphore:
+    return limits.setdefault(name, asyncio.Semaphore(size))
+
+
+class PrecheckScanner(Loop):
+    """Runs pre-checks before the leads' turn comes, so that no channel waits for a tenant's reply.
+
+    It scans the flows whose policy has pre-checks and checks the leads at their heads. The replies are awaited in the
+    background: a slow tenant delays neither the scan nor its own other leads. Each check claims its lead in Postgres,
+    so several processes may scan at once.
+    """
+
+    name = "prechecks"
+
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        controls: Controls,
+        policies: Policies,
+        prechecks: Prechecks,
+        interval_s: float = 1.0,
+    ):
+        super().__init__(interval_s)
+        self._database = database
+        self._bus = bus
+        self._controls = controls
+        self._policies = policies
+        self._prechecks = prechecks
+        self._after = BEFORE_ALL
+        # Leads with a running check, and their merchants.
+        self._checking: dict[UUID, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run_once(self) -> int:
+        """Begin checks. Returns of how many leads."""
+        async with self._database.connection() as conn:
+            if not await prechecks.are_wanted(conn):
+                return 0
+            flows = await store_schedule.flows(conn, after=self._after, limit=FLOWS_PER_RUN)
+            self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
+            begun = [await self._begin(conn, flow) for flow in await self._with_prechecks(conn, flows)]
+        return sum(begun)
+
+    async def drain(self) -> None:
+        """Wait for the running checks."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _with_prechecks(self, conn: Connection, flows: Sequence[Flow]) -> list[Flow]:
+        """The flows whose leads need a pre-check. Stopped flows are left out."""
+        policies = await self._policies.of(conn, flows)
+        return [
+            flow
+            for flow, policy in zip(flows, policies, strict=True)
+            if policy.prechecks and not self._is_stopped(flow)
+        ]
+
+    def _is_stopped(self, flow: Flow) -> bool:
+        return bool(
+            self._controls.stopped(
+                reseller_id=flow.reseller_id, merchant_id=flow.merchant_id, campaign_id=flow.campaign_id
+            )
+        )
+
+    async def _begin(self, conn: Connection, flow: Flow) -> int:
+        """Begin the checks of a flow's heads, in a task of their own. Returns how many."""
+        running = sum(merchant_id == flow.merchant_id for merchant_id in self._checking.values())
+        capacity = min(HEADS_PER_FLOW, CHECKS_MAX - running)
+        if capacity <= 0:
+            return 0
+        entries = await store_schedule.heads(conn, flow, horizon_s=AHEAD_S, limit=capacity)
+        leads = [entry.lead_id for entry in entries if entry.lead_id not in self._checking]
+        if leads:
+            self._checking |= dict.fromkeys(leads, flow.merchant_id)
+            task = asyncio.create_task(self._check(leads), name="prechecks")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return len(leads)
+
+    async def _check(self, leads: list[UUID]) -> None:
+        try:
+            verdicts = await self._prechecks.run_ahead(leads)
+            moved = [verdict.moved for verdict in verdicts if isinstance(verdict, Refusal)]
+            await schedule.add(self._bus, filter(None, moved))
+        except BusUnavailable as error:
+            log.warning("prechecks.moves_untold", reason=str(error))
+        except Exception as error:
+            log.error("prechecks.failed", leads=len(leads), error=str(error), exc_info=error)
+        finally:
+            for lead_id in leads:
+                del self._checking[lead_id]

@@ -5,22 +5,11 @@ was to be hung up, the lead is ABORTED, whatever was said until then; where it w
 keeps its outcome.
 """
 
-from dataclasses import dataclass
-
 from trunkline.model import Finish, LeadDecision, Outcome, Retry
 
 
-@dataclass(frozen=True, slots=True)
-class Cancellation:
-    reason: str | None
-    # The call was to be hung up, not only to be the last.
-    hang_up: bool
-
-
-def after_cancellation(decision: LeadDecision, cancelled: Cancellation | None) -> LeadDecision:
-    """The decision about a lead after its cancellation, if there was one."""
-    if cancelled is None:
-        return decision
-    if isinstance(decision, Retry) or cancelled.hang_up:
-        return Finish(Outcome.ABORTED, cancelled.reason)
+def after_cancellation(decision: LeadDecision, reason: str | None, *, hang_up: bool) -> LeadDecision:
+    """`hang_up`: the call was to be hung up, not only to be the last."""
+    if isinstance(decision, Retry) or hang_up:
+        return Finish(Outcome.ABORTED, reason)
     return decision

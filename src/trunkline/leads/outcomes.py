@@ -5,9 +5,8 @@ source nearest to the conversation counts first. A source without a report chang
 """
 
 import re
-from datetime import datetime
 
-from trunkline.model import Agent, Outcome
+from trunkline.model import Agent, CallFacts, Outcome
 from trunkline.value import Value
 
 # Shorter than this, with an agent that reported no result, there was no conversation.
@@ -28,12 +27,6 @@ _SHARED_DISPOSITIONS = {
 _CONTRADICTION = Outcome.NO_AGENT.value
 
 
-class CarrierFacts(Value, frozen=True):
-    answered_at: datetime | None
-    end_reason: str | None
-    duration_s: int | None = None
-
-
 class AgentEvidence(Value, frozen=True):
     """The evidence of an agent at an answered call. None is unknown."""
 
@@ -47,33 +40,6 @@ class AgentEvidence(Value, frozen=True):
     stream_began: bool | None = None
     # The pod sent a heartbeat during the call, long enough after the assignment, that did not name it.
     is_unnamed: bool = False
-
-
-class SessionFacts(Value, frozen=True):
-    """None is unknown."""
-
-    agent: Agent | None = None
-    # The agent has reported, with or without a disposition of its own.
-    has_reported: bool = False
-    is_machine: bool | None = None
-    was_transferred: bool | None = None
-
-
-class AgentFacts(Value, frozen=True):
-    disposition: str | None = None
-    opt_out: bool = False
-    callback_at: datetime | None = None
-
-
-class Facts(Value, frozen=True):
-    carrier: CarrierFacts
-    session: SessionFacts = SessionFacts()
-    agent: AgentFacts = AgentFacts()
-
-    @property
-    def was_answered(self) -> bool:
-        """A call that the carrier reports as completed was answered, even if that webhook was lost."""
-        return self.carrier.answered_at is not None or self.carrier.end_reason == "completed"
 
 
 class CallVerdict(Value, frozen=True):
@@ -99,19 +65,16 @@ def agent_of(evidence: AgentEvidence) -> Agent:
     return Agent.NONE if evidence.is_unnamed else Agent.UNKNOWN
 
 
-def verdict(facts: Facts) -> CallVerdict:
+def verdict(facts: CallFacts) -> CallVerdict:
     if not facts.was_answered:
-        return _unanswered(facts.carrier.end_reason or "")
-    if facts.agent.disposition is not None:
-        return _by_disposition(facts.agent.disposition)
-    session = facts.session
-    if session.was_transferred:
-        return CallVerdict(Outcome.TRANSFERRED)
-    if session.is_machine:
+        return _unanswered(facts.end_reason or "")
+    if facts.report is not None and facts.report.disposition is not None:
+        return _by_disposition(facts.report.disposition)
+    if facts.is_machine:
         return CallVerdict(Outcome.VOICEMAIL)
-    if session.agent is Agent.NONE:
+    if facts.agent is Agent.NONE:
         return CallVerdict(Outcome.NO_AGENT)
-    if session.has_reported and _was_short(facts.carrier):
+    if facts.report is not None and facts.duration_s is not None and facts.duration_s < EARLY_HANGUP_S:
         return CallVerdict(Outcome.EARLY_HANGUP)
     return CallVerdict(Outcome.ANSWERED)
 
@@ -129,7 +92,3 @@ def _by_disposition(disposition: str) -> CallVerdict:
     if word == _CONTRADICTION:
         return CallVerdict(Outcome.ANSWERED, word)
     return CallVerdict(Outcome.ANSWERED, word=word or None)
-
-
-def _was_short(carrier: CarrierFacts) -> bool:
-    return carrier.duration_s is not None and carrier.duration_s < EARLY_HANGUP_S

@@ -8,9 +8,9 @@ Failures of the account, our number or our network cost no lead anything.
 
 from datetime import datetime, timedelta
 
-from trunkline.leads.outcomes import CallVerdict, Facts, verdict
+from trunkline.leads.outcomes import CallVerdict, verdict
 from trunkline.leads.retries import DEFAULT, Retries
-from trunkline.model import Budget, Finish, LeadDecision, Outcome, Retry
+from trunkline.model import Budget, CallFacts, Finish, LeadDecision, Outcome, Retry
 
 # A callback that a person asked for is within a year: an agent's model that gets the year wrong does not count.
 CALLBACK_MAX = timedelta(days=366)
@@ -26,7 +26,7 @@ OUR_FAILING_DELAY_S = 2.0
 
 
 def after_facts(
-    facts: Facts, budget: Budget, retries: Retries = DEFAULT, now: datetime | None = None
+    facts: CallFacts, budget: Budget, retries: Retries = DEFAULT, now: datetime | None = None
 ) -> LeadDecision:
     """A call has ended, by all evidence. A person who opted out is not called again; one who asked for a callback is,
     as long as the budget lasts."""
@@ -34,9 +34,11 @@ def after_facts(
     finish = Finish(call.outcome, call.reason, call.word)
     if call.outcome is Outcome.NO_AGENT:
         return _without_agent(call, budget, retries) or finish
-    if facts.agent.opt_out or budget.attempt_count >= budget.max_attempts:
+    report = facts.report
+    if (report is not None and report.opt_out) or budget.attempt_count >= budget.max_attempts:
         return finish
-    return _callback(facts.agent.callback_at, now) or _retry(call, budget, retries) or finish
+    callback_at = report.callback_at if report is not None else None
+    return _callback(callback_at, now) or _retry(call, budget, retries) or finish
 
 
 def _callback(at: datetime | None, now: datetime | None) -> Retry | None:

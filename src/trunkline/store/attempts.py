@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from trunkline.model import Agent, Budget, CallFacts, Entry, Finish, Retry
+from trunkline.model import Agent, Budget, CallFacts, Entry, Finish, ReportedOutcome, Retry
 from trunkline.states import GIVEN_UP, AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
@@ -20,14 +20,6 @@ _SQL = Area("attempts")
 
 # An index refuses a row: the call's id, its channel or its position as the live one is another attempt's.
 TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
-
-
-class ReportedOutcome(Value, frozen=True):
-    """The part of an agent's report that decides about the lead."""
-
-    disposition: str | None
-    opt_out: bool
-    callback_at: datetime | None
 
 
 class Attempt(Value, frozen=True):
@@ -56,8 +48,7 @@ class Attempt(Value, frozen=True):
     # The time whose day it was counted under.
     counted_at: datetime | None = None
     reserved_micros: int = 0
-    # What its agent reported, and when that was read, by Postgres's clock.
-    report: ReportedOutcome | None = None
+    # When it was read, by Postgres's clock.
     read_at: datetime | None = None
     # The agent that the call was assigned to; None: none was.
     allocation: "CallAllocation | None" = None
@@ -176,6 +167,9 @@ def _attempt(row: Any) -> Attempt:
             agent=Agent(row["agent"]) if row["agent"] else None,
             carrier_cost_micros=row["carrier_cost_micros"],
             carrier_cost_currency=row["carrier_cost_currency"],
+            report=ReportedOutcome(row["disposition"], row["opt_out"], row["callback_at"])
+            if row["is_reported"]
+            else None,
         ),
         lead_status=LeadStatus(row["lead_status"]) if row["lead_status"] else None,
         budget=Budget(
@@ -195,20 +189,13 @@ def _attempt(row: Any) -> Attempt:
         timezone=row["timezone"],
         counted_at=row["counted_at"],
         reserved_micros=row["reserved_micros"],
-        report=_reported(row) if row["is_reported"] else None,
         read_at=row["read_at"],
-        allocation=_allocation(row) if row["is_allocated"] else None,
+        allocation=CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"], row["was_refused"])
+        if row["is_allocated"]
+        else None,
         is_probe=row["is_probe"],
         number_id=row["number_id"],
     )
-
-
-def _allocation(row: Any) -> CallAllocation:
-    return CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"], row["was_refused"])
-
-
-def _reported(row: Any) -> ReportedOutcome:
-    return ReportedOutcome(row["disposition"], row["opt_out"], row["callback_at"])
 
 
 async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:

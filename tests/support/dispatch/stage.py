@@ -28,8 +28,7 @@ from trunkline.control.stops import Stops
 from trunkline.dispatch.calls import KIND, CallFold
 from trunkline.dispatch.carrier_responses import ResultWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
-from trunkline.dispatch.checker import Checker
-from trunkline.dispatch.checks import CheckLimits
+from trunkline.dispatch.checker import Checker, CheckLimits
 from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.fallback import PostgresFallback
@@ -148,6 +147,8 @@ class _OneCarrier:
 
     def get(self, carrier: str, account: str = "default") -> ScriptedCarrier:
         return self._carrier
+
+    find = get
 
 
 @dataclass
