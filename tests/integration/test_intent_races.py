@@ -94,7 +94,7 @@ async def test_race_4_two_dialers_of_one_account_take_turns(dialing: Dialing) ->
         dialing.intend(dialing.grant(await dialing.lead(merchant="n")), account_pace=pace)
     )
     await dialing.commit(first)
-    (before,) = batch.intents()
+    (before,) = (attempt.intent for attempt in batch.attempts)
     (after,) = (await second).refused.values()
     assert (after.reason, after.until) == (R.PACE, before.send_at + timedelta(seconds=100))
 
@@ -229,8 +229,8 @@ async def test_race_5_attempts_are_inserted_by_number_and_channel_without_a_dead
     await dialing.commit(inbound)
     await dialled
     assert batch.attempts == []
-    assert [refusal.reason for refusal in batch.refusals()] == [R.CHANNEL, R.CHANNEL]
-    assert None not in [refusal.owner for refusal in batch.refusals()]
+    assert [refusal.reason for refusal in batch._refusals.values()] == [R.CHANNEL, R.CHANNEL]
+    assert None not in [refusal.owner for refusal in batch._refusals.values()]
 
 
 async def _ring_in(tx: Connection, number: UUID, channel: int) -> None:

@@ -6,26 +6,29 @@ nothing but a missing call id.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
+from trunkline.control.raising import raise_alarm
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownWriter, end_reason
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
-from trunkline.dispatch.unexplained import unexplained_refusals
 from trunkline.errors import BusUnavailable
 from trunkline.leads import settle_decision
 from trunkline.leads.retries import Retries
 from trunkline.model import Finish, LeadDecision, Outcome, Retry
 from trunkline.states import AttemptState
-from trunkline.store import attempts, dispatch
-from trunkline.store.attempts import Attempt, Result
-from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.store import attempts, cooldowns, dispatch
+from trunkline.store.attempts import Attempt, Result, Unexplained
+from trunkline.store.cooldowns import AccountName
+from trunkline.store.database import UNAVAILABLE, Connection, Database
 from trunkline.store.dispatch import UNACCEPTABLE
 from trunkline.telemetry import get_logger
 from trunkline.telephony.carrier import Accepted, InDoubt, PlaceResult, Rejected, Throttled
+from trunkline.value import Value
 
 log = get_logger(__name__)
 
@@ -34,6 +37,13 @@ BATCH_MAX = 200
 RETRY_AFTER_S = 1.0
 # A call that the dialer itself did not send costs its lead nothing; the delay only prevents a hot loop.
 NOT_SENT_DELAY_S = 1.0
+UNEXPLAINED_ALARM = "unexplained_refusals"
+# From this many unexplained refusals of one lead in a row on it is no coincidence.
+ALARM_FROM = 3
+# A code in no table counts against the lead if the account accepted other calls this recently, or since its first such
+# code.
+ACCEPTED_RECENTLY = timedelta(seconds=60)
+ONCE = Unexplained(1)
 
 
 class ResultWriter:
@@ -135,6 +145,72 @@ async def slow_account(database: Database, carrier: str, account: str, seconds: 
     first."""
     async with database.connection() as conn:
         await dispatch.slow_account(conn, f"{carrier}/{account}", seconds)
+
+
+class UnexplainedRefusal(Value, frozen=True):
+    """The `Decide` of a refusal with a code in no table, or of a call that was never placed: whether account or lead is
+    the cause is unknown. While the account accepts other calls the lead is the cause, and the third refusal ends it. A
+    lead that is alone, or on a quiet account, proves nothing: the refusal is not counted, the lead retries with growing
+    delays, and an alarm reports it."""
+
+    account: AccountName
+    code: str
+    lead_id: UUID | None
+    # In a row, with this one.
+    times: int
+    others_were_accepted: bool
+
+    def __call__(self, attempt: Attempt, retries: Retries) -> LeadDecision:
+        return settle_decision.after_unexplained(
+            self.code,
+            attempt.budget,
+            retries,
+            others_were_accepted=self.others_were_accepted,
+            times=self.times,
+        )
+
+    async def report(self, tx: Connection) -> None:
+        """Only if no attempt was charged: a lead that is charged ends by itself. Last in its transaction, as all alarms
+        are."""
+        if not self.others_were_accepted and self.times >= ALARM_FROM:
+            detail = {"code": self.code, "lead_id": str(self.lead_id), "times": self.times}
+            await raise_alarm(tx, UNEXPLAINED_ALARM, "/".join(self.account), detail)
+
+
+async def unexplained_refusals(
+    tx: Connection, answers: Sequence[CarrierAnswer], locked: Mapping[UUID, Attempt]
+) -> dict[UUID, UnexplainedRefusal]:
+    """By attempt, of those whose cause is unknown. Written as refused, under the locks of their leads; times are
+    Postgres's own."""
+    refused = [
+        (answer, answer.place)
+        for answer in answers
+        if isinstance(answer.place, Rejected) and answer.place.blames == "unknown"
+    ]
+    if not refused:
+        return {}
+    taken_at = await cooldowns.taken_at(tx, sorted({answer.account for answer, _ in refused}))
+    known = await history(tx, [locked[answer.attempt_id] for answer, _ in refused])
+    refusals = {}
+    for answer, place in refused:
+        now, earlier, taken = (
+            locked[answer.attempt_id].read_at,
+            known[answer.attempt_id],
+            taken_at.get(answer.account),
+        )
+        assert now is not None, "read under its lock"
+        # On a quiet account, and for the last lead of a campaign, the lead's first refusal is longer ago.
+        since = min(now - ACCEPTED_RECENTLY, earlier.first_at or now)
+        refusals[answer.attempt_id] = UnexplainedRefusal(
+            answer.account, place.code, answer.lead_id, earlier.times, taken is not None and taken > since
+        )
+    return refusals
+
+
+async def history(tx: Connection, refused: Sequence[Attempt]) -> dict[UUID, Unexplained]:
+    """How often in a row the leads of these attempts were refused so, by attempt. Under the locks of their leads."""
+    by_lead = await attempts.unexplained(tx, {each.lead_id for each in refused if each.lead_id})
+    return {each.id: by_lead.get(each.lead_id, ONCE) if each.lead_id else ONCE for each in refused}
 
 
 def _result(response: CarrierAnswer) -> Result:

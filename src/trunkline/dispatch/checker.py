@@ -20,9 +20,9 @@ from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
-from trunkline.dispatch import queried_calls
+from trunkline.dispatch.carrier_responses import UnexplainedRefusal, history
+from trunkline.dispatch.live_calls import append, looked_up
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
-from trunkline.dispatch.unexplained import UnexplainedRefusal, history
 from trunkline.leads.retries import Retries
 from trunkline.loops.base import Loop
 from trunkline.mailbox.inbox import Inbox
@@ -32,10 +32,9 @@ from trunkline.store import attempts, cooldowns, live_calls
 from trunkline.store.attempts import Attempt, AttemptCheck
 from trunkline.store.database import Database
 from trunkline.telemetry import bind, get_logger, metrics
-from trunkline.telephony.carrier import CallView, ListUnavailable, NoSuchCall
+from trunkline.telephony.carrier import CallView, ListUnavailable
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.queueing import cancel_if_queued
-from trunkline.value import replace
 
 log = get_logger(__name__)
 
@@ -209,22 +208,11 @@ class Checker(Loop):
         if may_be_queued and await cancel_if_queued(carrier, check.carrier_call_id):
             await self._reschedule(check, RETRY_S)
             return
-        view = await carrier.look_up(check.carrier_call_id)
-        match view:
-            case CallView():
-                # Some carriers list an ended call under another id than the one they returned at first.
-                await self._append(check, replace(view, call_id=check.carrier_call_id))
-                await self._reschedule(
-                    check, RETRY_S if view.state == "ended" else self._limits.ring_timeout_s
-                )
-            case NoSuchCall():
-                gone = CallView(
-                    check.carrier_call_id, check.to_phone, check.from_phone, "", "ended", reason="failed"
-                )
-                await self._append(check, gone)
-                await self._reschedule(check, RETRY_S)
-            case _:
-                await self._reschedule(check, RETRY_S)
+        view = looked_up(check, check.carrier_call_id, await carrier.look_up(check.carrier_call_id))
+        if view is not None:
+            await self._append(check, view)
+        is_live = view is not None and view.state != "ended"
+        await self._reschedule(check, self._limits.ring_timeout_s if is_live else RETRY_S)
 
     async def _append(self, check: AttemptCheck, call: CallView) -> None:
         """Append the carrier's view to the call's mailbox. An end, or a call in doubt, counts as a fix."""
@@ -234,7 +222,7 @@ class Checker(Loop):
             # Where one webhook was lost, others probably were.
             async with self._database.connection() as conn:
                 await live_calls.check_soon(conn, check.carrier, check.account)
-        await queried_calls.append(self._inbox, check.id, call, self._clock.now())
+        await append(self._inbox, check.id, call, self._clock.now())
 
     async def _write_off(self, check: AttemptCheck, state: AttemptState, reason: str) -> None:
         log.error("attempt.given_up", state=state.value, reason=reason)

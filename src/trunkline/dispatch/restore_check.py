@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from trunkline.dispatch.agent_reports import KIND
 from trunkline.dispatch.late_facts import SPARE_CHANNELS
+from trunkline.dispatch.live_calls import event_of
 from trunkline.model import new_id
 from trunkline.store import attempts, audit, controls, lead_edits, mailboxes, restores
 from trunkline.store.controls import Scope
@@ -28,7 +28,7 @@ from trunkline.telemetry import get_logger
 from trunkline.telephony.carrier import CallView, ListUnavailable
 from trunkline.telephony.carrier_registry import CarrierConfigError
 from trunkline.telephony.directory import AccountName, CarrierDirectory
-from trunkline.value import Value
+from trunkline.value import Value, replace
 
 log = get_logger(__name__)
 
@@ -315,23 +315,8 @@ def _restored_calls(called: CalledLead) -> Iterator[RestoredCall]:
 
 
 def _end_event(attempt_id: UUID, lost: LostCall) -> NewEvent:
-    """The list's view of an ended call, as if the carrier had sent it."""
-    call = lost.call
-    ended_at = call.ended_at or lost.at
-    return NewEvent(
-        kind=KIND,
-        key=str(attempt_id),
-        dedupe_key=f"asked:{call.call_id}:{call.state}",
-        type="ended",
-        payload={
-            "kind": "ended",
-            "call_id": call.call_id,
-            "at": ended_at.isoformat() if ended_at else None,
-            "reason": call.reason,
-            "duration_s": call.duration_s,
-            "raw": {"status": call.status, "asked": "true"},
-        },
-    )
+    """The list's view of an ended call. Whose fault its end was, and its cost, are not known from here on."""
+    return event_of(attempt_id, replace(lost.call, fault=None, cost=None), lost.call.ended_at or lost.at)
 
 
 def match(

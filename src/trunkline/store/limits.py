@@ -147,7 +147,7 @@ def _note(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> Non
         match kind:
             case "locked":
                 # The columns from `id` to `pool_id`.
-                counts.numbers[row["id"]] = LockedNumber(*row[6:14], may_count=flag)
+                counts.numbers[row["id"]] = LockedNumber(*row[6:14], flag)
             case "person":
                 counts.persons[questions.persons[index]] = PersonCalls(n, at, flag)
             case "talk":
