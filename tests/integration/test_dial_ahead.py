@@ -123,8 +123,8 @@ async def test_a_call_is_counted_under_the_day_on_which_it_is_due(dialing: Diali
 def test_an_intent_made_early_passes_a_window_that_opens_at_the_due_time() -> None:
     nine = datetime(2026, 3, 2, 9, tzinfo=UTC)
     lead = _lead(now=nine - timedelta(milliseconds=50), due_at=nine)
-    assert judge(_case(lead), _never_stopped) is None
-    refused = judge(_case(replace(lead, due_at=lead.now)), _never_stopped)
+    assert next(judge(_case(lead), _never_stopped), None) is None
+    refused = next(judge(_case(replace(lead, due_at=lead.now)), _never_stopped), None)
     assert refused is not None
     assert (refused.reason, refused.until) == (RefusalReason.WINDOW, nine)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.dispatch.dialing import ME, Dialing, open_dialing
 from tests.support.store.reading import rows_read
 from trunkline.control.continuity import ContinuityMark
-from trunkline.dispatch import cases
+from trunkline.dispatch import cases, intent
 from trunkline.dispatch.carrier_responses import slow_account
 from trunkline.dispatch.intent import Intents
 from trunkline.leads.calling_policy import Effective, resolve
@@ -392,14 +392,12 @@ async def test_a_held_campaign_is_not_dialled_before_the_process_has_refreshed(
 async def test_a_lead_whose_gate_raises_is_refused_alone(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = cases._person_questions
-
-    def ask(lead: LockedLead, policy: Effective) -> object:
+    def build(grant: Grant, lead: LockedLead, policy: Effective) -> cases.Case:
         if lead.phone == "+12125550001":
             raise ValueError("a bug")
-        return asked(lead, policy)
+        return cases.case_of(grant, lead, policy)
 
-    monkeypatch.setattr(cases, "_person_questions", ask)
+    monkeypatch.setattr(intent, "case_of", build)
     poison, sound = await dialing.lead("+12125550001"), await dialing.lead("+12125550002")
     intents = await dialing.intend(dialing.grant(poison), dialing.grant(sound))
     assert [intent.lead_id for intent in intents.committed] == [sound]

@@ -164,7 +164,7 @@ async def test_past_the_abandonment_rate_slots_are_reserved_and_the_end_is_repor
     assert subjects(intents) == {"no_agent_free"}
     assert overdialling.ended() == [("m", None)]
     assert overdialling.ended() == [], "once a minute"
-    assert not overdialling.is_unreserved(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m"))
+    assert overdialling.reserved([Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m")])
 
 
 async def test_a_merchants_abandonment_rate_ends_overdialling_of_its_campaigns(dialing: Dialing) -> None:
@@ -178,10 +178,10 @@ async def test_no_slot_is_proposed_for_a_merchant_known_to_overdial(dialing: Dia
     await pods(dialing, 2)
     overdialling = Overdialling()
     grant = Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m")
-    assert not overdialling.is_unreserved(grant), "nobody knows yet"
+    assert overdialling.reserved([grant]), "nobody knows yet"
     await intend(dialing, await dialing.lead(), overdialling=overdialling)
-    assert overdialling.is_unreserved(grant)
-    assert not overdialling.is_unreserved(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="n"))
+    assert not overdialling.reserved([grant])
+    assert overdialling.reserved([Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="n")])
 
 
 @pytest.mark.parametrize("how", ["abandoned_calls", "no_agent_count"])

@@ -39,19 +39,13 @@ class Case(Value, frozen=True):
 
 
 def case_of(grant: Grant, lead: LockedLead, policy: Effective) -> Case:
-    return Case(
-        grant, lead, policy, tuple(_person_questions(lead, policy)), day_of(lead.earliest_at, policy.timezone)
-    )
-
-
-def _person_questions(lead: LockedLead, policy: Effective) -> list[tuple[PersonQuestion, str]]:
-    """All tenants together first, then the merchant's own limits."""
     phone, merchant_id, overall = lead.phone, lead.merchant_id, policy.calls_per_person
-    questions = [(PersonQuestion(phone, None, overall.max_calls, overall.window_s, merchant_id), "defer")]
+    # All tenants together first, then the merchant's own limits.
+    persons = [(PersonQuestion(phone, None, overall.max_calls, overall.window_s, merchant_id), "defer")]
     for limit in policy.limits_of(phone):
         own = PersonQuestion(phone, merchant_id, limit.max_calls, limit.window_h * 3600, merchant_id)
-        questions.append((own, limit.then))
-    return questions
+        persons.append((own, limit.then))
+    return Case(grant, lead, policy, tuple(persons), day_of(lead.earliest_at, policy.timezone))
 
 
 def questions(cases: Sequence[Case]) -> Questions:

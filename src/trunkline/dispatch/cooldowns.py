@@ -143,7 +143,6 @@ class Cooling:
         self._cooldowns = counts.cooldowns
         self._taken = counts.taken
         self._process = process
-        self._countries = {subject.name for subject in counts.cooldowns if subject.scope == "country"}
         self._probed: set[Subject] = set()
         # Cooldowns whose probe was accepted, with the probe; and until when this process leaves accounts out.
         self.over: dict[Subject, UUID] = {}
@@ -175,7 +174,15 @@ class Cooling:
     ) -> Iterator[tuple[Subject, Cooldown | None, ProbeResult]]:
         """Those that are not over, with the result of their last probe. None: the account has to be proven first."""
         carrier, _ = name = _account(lead)
-        for subject in self._subjects(grant, lead):
+        account = "/".join(name)
+        subjects = [
+            Subject("process", f"{self._process}:{account}"),
+            Subject("account", account),
+            Subject("number", str(grant.number_id)),
+        ]
+        if self._cooldowns:
+            subjects.append(Subject("country", f"{account}/{region_of(lead.phone)}"))
+        for subject in subjects:
             cooldown = self._cooldowns.get(subject)
             if cooldown is None:
                 taken_at = self._taken.get(name)
@@ -187,14 +194,6 @@ class Cooling:
                 yield subject, cooldown, result
             elif cooldown.probe is not None:
                 self.over[subject] = cooldown.probe.id
-
-    def _subjects(self, grant: Grant, lead: LockedLead) -> Iterator[Subject]:
-        account = "/".join(_account(lead))
-        yield Subject("process", f"{self._process}:{account}")
-        yield Subject("account", account)
-        yield Subject("number", str(grant.number_id))
-        if self._countries:
-            yield Subject("country", f"{account}/{region_of(lead.phone)}")
 
     def _closed_until(
         self, subject: Subject, cooldown: Cooldown | None, result: ProbeResult

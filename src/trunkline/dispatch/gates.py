@@ -14,7 +14,7 @@ from trunkline.dispatch.cases import Case
 from trunkline.dispatch.cooldowns import Cooling
 from trunkline.dispatch.overdialling import Overdialled
 from trunkline.dispatch.policy_cache import UNREADABLE
-from trunkline.leads.calling_policy import Effective
+from trunkline.leads.calling_policy import Effective, RecentContact
 from trunkline.leads.limits import Pace, advance, person_free_at, start_together
 from trunkline.leads.windows import Opening
 from trunkline.model import Blocks, Finish, Intent, Outcome, PersonCalls, Refusal, RefusalReason, Slot
@@ -62,12 +62,8 @@ class AgentRule(Value, frozen=True):
 AGENTS_ELSEWHERE = AgentRule()
 
 
-def judge(case: Case, stopped: Stopped) -> Refusal | None:
-    """None: no gate refuses, apart from those that count."""
-    return next(_refusals(case, stopped), None)
-
-
-def _refusals(case: Case, stopped: Stopped) -> Iterator[Refusal]:
+def judge(case: Case, stopped: Stopped) -> Iterator[Refusal]:
+    """Every refusal, in the order of the gates. None of these counts; the first one decides."""
     lead, number, policy, retry_at = case.lead, case.number, case.policy, case.lead.now + RETRY_AFTER
     # Where no attempt owns the channel: the number itself is not what the match assumes.
     if subject := _number_problem(case):
@@ -81,8 +77,10 @@ def _refusals(case: Case, stopped: Stopped) -> Iterator[Refusal]:
     )
     if stop is not None:
         yield Refusal(RefusalReason.PAUSED, Blocks.LEAD, retry_at, stop)
-    if brake := no_agent_brake(lead):
-        yield brake
+    # Calls of this merchant were answered and found no agent, again and again: no lead is dialled for a while, then one
+    # at a time until a call has its agent.
+    if lead.agents_from is not None:
+        yield Refusal(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, NO_AGENT_BRAKE)
     if lead.attempt_count >= lead.max_attempts:
         finish = Finish(Outcome.CALL_LIMIT_REACHED, "ATTEMPTS_EXHAUSTED")
         yield Refusal(RefusalReason.ATTEMPTS_EXHAUSTED, finish=finish)
@@ -110,14 +108,6 @@ def _number_problem(case: Case) -> str | None:
     if not is_same_account or number.pool_id not in (lead.pool_id, lead.overflow_pool_id):
         return "number_changed"
     return "above_maximum" if case.grant.channel_no > number.max_channels else None
-
-
-def no_agent_brake(lead: LockedLead) -> Refusal | None:
-    """Calls of this merchant were answered and found no agent, again and again: no lead is dialled for a while, then
-    one at a time until a call has its agent."""
-    if lead.agents_from is None:
-        return None
-    return Refusal(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, NO_AGENT_BRAKE)
 
 
 def window(phone: str, zone: str | None, policy: Effective, now: datetime) -> Refusal | None:
@@ -188,7 +178,8 @@ class CountedLimits:
             return opening
         advance(paces, start_at)
         self._count(case)
-        self._overdialled.count(agent)
+        if self._overdialled.headrooms:
+            self._overdialled.count(agent)
         return self._new_attempt(case, start_at, opening.closes_at, paces, agent)
 
     def refusals(self, case: Case) -> list[Refusal]:
@@ -201,17 +192,21 @@ class CountedLimits:
         return refusals
 
     def _limits(self, case: Case) -> Iterator[Refusal]:
-        if owner := self._dialled.get((case.lead.phone, case.number.e164)):
+        lead, policy = case.lead, case.policy
+        if owner := self._dialled.get((lead.phone, case.number.e164)):
             yield Refusal(RefusalReason.PERSON, Blocks.PERSON, owner=owner)
-        for limit in (
-            self._person_limits,
-            self._recent_contact,
-            self._day,
-            self._concurrency,
-            self._number_full,
-        ):
-            if refusal := limit(case):
-                yield refusal
+        if refusal := self._person_limits(case):
+            yield refusal
+        if policy.recent_contact and (refusal := self._recent_contact(case, policy.recent_contact)):
+            yield refusal
+        has_budget = policy.attempts_per_day is not None or policy.spend_per_day_micros is not None
+        if has_budget and (refusal := self._day(case)):
+            yield refusal
+        is_bounded = lead.merchant_max_concurrent is not None or policy.campaign_max_concurrent is not None
+        if is_bounded and (refusal := self._concurrency(case)):
+            yield refusal
+        if case.number.id in self._counts.overfull and (refusal := self._number_full(case)):
+            yield refusal
 
     def _person_limits(self, case: Case) -> Refusal | None:
         for question, then in case.persons:
@@ -227,10 +222,7 @@ class CountedLimits:
                 return Refusal(RefusalReason.LIMIT, subject=subject, until=free_at, finish=finish)
         return None
 
-    def _recent_contact(self, case: Case) -> Refusal | None:
-        rule = case.policy.recent_contact
-        if rule is None:
-            return None
+    def _recent_contact(self, case: Case, rule: RecentContact) -> Refusal | None:
         question = TalkQuestion(case.lead.phone, case.lead.merchant_id, rule.cooldown_h * 3600)
         talked_at = self._counts.talks.get(question)
         if talked_at is None:
@@ -267,9 +259,8 @@ class CountedLimits:
 
     def _number_full(self, case: Case) -> Refusal | None:
         """A number with a call above its maximum: its calls are counted, if the lock allows it."""
-        number = case.number
-        live = self._counts.overfull.get(number.id)
-        if live is None or (number.may_count and live + self._numbers[number.id] < number.max_channels):
+        number, live = case.number, self._counts.overfull[case.number.id]
+        if number.may_count and live + self._numbers[number.id] < number.max_channels:
             return None
         return Refusal(RefusalReason.CHANNEL, Blocks.NUMBER, self._now + RETRY_AFTER, "number_full")
 
@@ -281,34 +272,23 @@ class CountedLimits:
         ours."""
         if not self._agents.needs_agent(case.lead):
             return None
-        attempt_id, overdialled = case.grant.attempt_id, self._overdialled
-        if not overdialled.is_reserved(attempt_id):
-            return overdialled.dial(attempt_id) or self._flow_waits(RefusalReason.AGENTS, "abandon_max")
-        slot = overdialled.slots.get(attempt_id)
-        if slot is None:
-            return self._flow_waits(RefusalReason.AGENTS, "no_agent_free")
-        if not overdialled.may_reserve(slot):
-            return self._flow_waits(RefusalReason.AGENTS, "agents_for_ringing_calls")
-        return slot
+        agent = self._overdialled.agent(case.grant.attempt_id)
+        return self._flow_waits(RefusalReason.AGENTS, agent) if isinstance(agent, str) else agent
 
     def _pace(self, case: Case, kind: str, subject: str) -> Pace:
-        pace = self._paces.get((kind, subject))
-        if pace is None:
-            next_start_at = self._counts.paces.get((kind, subject), _LONG_AGO)
-            pace = Pace(kind, subject, self._interval_s(case, kind), next_start_at)
-            self._paces[kind, subject] = pace
-        return pace
-
-    def _interval_s(self, case: Case, kind: str) -> float | None:
+        if pace := self._paces.get((kind, subject)):
+            return pace
         number = case.number
         if kind == "account":
+            rate = self._account_pace(number.carrier, number.account)
             doubts = self._counts.doubts.get((number.carrier, number.account), _NO_DOUBTS)
             if doubts.attempts > max(DOUBTS_MIN, DOUBTS_SHARE * doubts.channels):
-                return PROBE_EVERY_S
-            rate = self._account_pace(number.carrier, number.account)
+                rate = 1 / PROBE_EVERY_S
         else:
             rate = number.starts_per_s if kind == "number" else case.policy.campaign_starts_per_s
-        return 1 / rate if rate else None
+        next_start_at = self._counts.paces.get((kind, subject), _LONG_AGO)
+        pace = self._paces[kind, subject] = Pace(kind, subject, 1 / rate if rate else None, next_start_at)
+        return pace
 
     def _count(self, case: Case) -> None:
         lead, number = case.lead, case.number

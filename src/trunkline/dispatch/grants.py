@@ -22,6 +22,7 @@ from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.gates import NEVER_OPENS, UNREADABLE_POLICY, closed_until
 from trunkline.dispatch.intent import Intents, Rules, disown, intend
 from trunkline.dispatch.offset import ClockOffset
+from trunkline.dispatch.overdialling import Campaign
 from trunkline.dispatch.policy_cache import UNREADABLE, Policies
 from trunkline.dispatch.prechecks import NO_ROOM, PrecheckPassed, PrecheckVerdict, Skipped
 from trunkline.dispatch.sender import IntentClock, Sender
@@ -168,8 +169,7 @@ class Batches:
             log.warning("dialer.reopen_failed", leads=len(closed), error=str(error))
 
     async def _commit_and_send(self, grants: Sequence[Grant]) -> Intents:
-        overdialling = self._rules.overdialling
-        slots = await self._slots.propose([each for each in grants if not overdialling.is_unreserved(each)])
+        slots = await self._slots.propose(self._rules.overdialling.reserved(grants))
         clock_reading = IntentClock.now(self._clock)
         with span("dispatch.intent") as step:
             try:
@@ -187,7 +187,8 @@ class Batches:
             self._sender.send_soon(intent, clock_reading, turn_s)
         self._lost += intents.lost
         await self._return_slots(slots, intents)
-        await self._raise_overdialling_alarms()
+        if ended := self._rules.overdialling.ended():
+            await self._raise_overdialling_alarms(ended)
         await self.disown_lost()
         return intents
 
@@ -200,9 +201,9 @@ class Batches:
         if intents.lost_slots:
             await self._slots.conflicted(intents.lost_slots)
 
-    async def _raise_overdialling_alarms(self) -> None:
+    async def _raise_overdialling_alarms(self, ended: Sequence[Campaign]) -> None:
         """Campaigns whose calls need a reserved agent again, because too many calls were abandoned."""
-        for merchant_id, campaign_id in self._rules.overdialling.ended():
+        for merchant_id, campaign_id in ended:
             subject = f"{merchant_id}/{campaign_id}" if campaign_id else merchant_id
             try:
                 await raise_alarm(self._database, "overdialling_ended", subject)

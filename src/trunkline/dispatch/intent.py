@@ -12,7 +12,7 @@ returned here, and every refused grant has a reason. A COMMIT without a reply ma
 is sent, and its attempts are disowned.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
@@ -20,13 +20,14 @@ from uuid import UUID
 
 from trunkline.control.continuity import ContinuityMark
 from trunkline.dispatch.cases import NO_NUMBER, Case, case_of, conditional_questions, questions
-from trunkline.dispatch.cooldowns import CarrierUnreachable, Cooling, clear_alarms
+from trunkline.dispatch.cooldowns import CarrierUnreachable, clear_alarms
 from trunkline.dispatch.gates import RETRY_AFTER, AccountPace, AgentRule, CountedLimits, Stopped, judge
 from trunkline.dispatch.overdialling import Overdialling, Terms
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.model import SLOT_TAKEN, Blocks, Entry, Grant, Intent, Refusal, RefusalReason, Slot
 from trunkline.states import LeadStatus
 from trunkline.store import allocations, cooldowns, dispatch, limits
+from trunkline.store.cooldowns import Subject
 from trunkline.store.database import UNAVAILABLE, Connection, Database
 from trunkline.store.dispatch import (
     CONTENDED,
@@ -155,7 +156,8 @@ class IntentBatch:
         self._terms: dict[UUID, Terms] = {}
         self._refusals: dict[UUID, Refusal] = {}
         self._admitted: list[NewAttempt] = []
-        self._cooling: Cooling | None = None
+        # Cooldowns whose probe was accepted.
+        self._over: dict[Subject, UUID] = {}
         # The inserted ones, and proposed slots that another call has, or whose pod is gone.
         self.attempts: list[NewAttempt] = []
         self._lost_slots: list[Slot] = []
@@ -221,28 +223,24 @@ class IntentBatch:
         self._terms = await self._rules.overdialling.terms(tx, needy)
 
     async def _lock_limits(self, tx: Connection) -> LimitCounts:
-        """And count under the locks."""
-        keys = _lock_keys(name for case in self._cases for name in self._names(case))
-        return await limits.lock_and_count(tx, keys, questions(self._cases))
-
-    def _names(self, case: Case) -> Iterator[tuple[str, str]]:
-        """The names under which a case is counted. The account's lock covers the paces of its numbers, the merchant's
-        those of its campaigns."""
-        lead = case.lead
-        yield "person", lead.phone
-        if lead.merchant_max_concurrent is not None or case.policy.counts_by_merchant:
-            yield "merchant", lead.merchant_id
-        if terms := self._terms.get(case.grant.attempt_id):
-            for group in terms.groups:
-                yield "overdial", group
-        yield "account", f"{lead.carrier}/{lead.account}"
+        """The names under which the cases are counted; and count under the locks. The account's lock covers the paces
+        of its numbers, the merchant's those of its campaigns."""
+        names: set[tuple[str, str]] = set()
+        for case in self._cases:
+            lead, terms = case.lead, self._terms.get(case.grant.attempt_id)
+            names |= {("person", lead.phone), ("account", f"{lead.carrier}/{lead.account}")}
+            if lead.merchant_max_concurrent is not None or case.policy.counts_by_merchant:
+                names.add(("merchant", lead.merchant_id))
+            if terms is not None:
+                names.update(("overdial", group) for group in terms.groups)
+        return await limits.lock_and_count(tx, _lock_keys(names), questions(self._cases))
 
     def _judge(self, counts: LimitCounts) -> None:
         cases, self._cases = self._cases, []
         for unlocked in cases:
             case = replace(unlocked, number=counts.numbers.get(unlocked.grant.number_id, NO_NUMBER))
             try:
-                refusal = judge(case, self._rules.stopped)
+                refusal = next(judge(case, self._rules.stopped), None)
             except Exception as error:
                 refusal = _failed(case.lead, error)
             if refusal:
@@ -256,21 +254,23 @@ class IntentBatch:
         await limits.count_conditional(tx, conditional_questions(cases), counts)
         overdialled = await rules.overdialling.count(tx, self._terms, cases, self._slots)
         counted = CountedLimits(counts, rules.account_pace, rules.agents, overdialled, self._dialer)
-        self._cooling = counted.cooling
+        self._over = counted.cooling.over
         for case in sorted(cases, key=counted.earliest_at):
             match counted.admit(case):
                 case NewAttempt() as admitted:
                     self._admitted.append(admitted)
                 case Refusal() as refusal:
                     self._refusals[case.grant.attempt_id] = refusal
-        rules.overdialling.note(overdialled)
+        if overdialled.headrooms:
+            rules.overdialling.note(overdialled)
         for account, until in counted.cooling.unreachable.items():
             rules.unreachable.leave_out(account, (until - counts.now).total_seconds())
 
     async def _write(self, tx: Connection) -> None:
         inserted, reserved = await dispatch.write_attempts(tx, self._admitted, self._dialer)
         self.attempts = [attempt for attempt in self._admitted if attempt.id in inserted]
-        await self._write_refusals(tx, self._refusals)
+        if self._refusals:
+            await self._write_refusals(tx, self._refusals)
         if len(self.attempts) < len(self._admitted):
             refused = [attempt for attempt in self._admitted if attempt.id not in inserted]
             await self._refuse_unreserved(
@@ -279,7 +279,13 @@ class IntentBatch:
             await self._refuse_conflicts(
                 tx, [a for a in refused if a.intent.slot is None or a.id in reserved]
             )
-        await self._write_probes(tx)
+        # Few intents have probes. They are written after the attempts: an attempt that was not inserted is no probe.
+        probes = [probe for attempt in self.attempts for probe in attempt.probes]
+        over = await cooldowns.end_accepted(tx, self._over.items()) if self._over else []
+        if probes:
+            await cooldowns.name_probes(tx, probes)
+        if over:
+            await clear_alarms(tx, over)
 
     async def _write_refusals(self, tx: Connection, attempt_ids: Iterable[UUID]) -> None:
         """Of grants whose lead was locked."""
@@ -314,17 +320,6 @@ class IntentBatch:
             if refusal.reason is RefusalReason.PERSON and refusal.owner in ids:
                 self._refusals[attempt_id] = Refusal(RefusalReason.PERSON, Blocks.LEAD, until)
         await self._write_refusals(tx, ids)
-
-    async def _write_probes(self, tx: Connection) -> None:
-        """Few intents have probes. They are written after the attempts: an attempt that was not inserted is no
-        probe."""
-        probes = [probe for attempt in self.attempts for probe in attempt.probes]
-        is_over = self._cooling is not None and self._cooling.over
-        over = await cooldowns.end_accepted(tx, is_over.items()) if is_over else []
-        if probes:
-            await cooldowns.name_probes(tx, probes)
-        if over:
-            await clear_alarms(tx, over)
 
     async def _explain(self, tx: Connection) -> None:
         """Grants whose lead was not locked, or was locked for another grant of the batch."""

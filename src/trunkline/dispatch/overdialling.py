@@ -98,26 +98,28 @@ class Overdialled:
     headrooms: dict[str, Headroom] = field(default_factory=dict)
     reserved_only: Collection[UUID] = ()
 
+    def agent(self, attempt_id: UUID) -> Slot | Overdial | str:
+        """The slot that is reserved for a call, or the terms on which it rings without: in the first of its groups in
+        which the bound holds. A text: why it has neither."""
+        if self.terms and not self.is_reserved(attempt_id):
+            terms = self.terms[attempt_id]
+            for group in terms.groups:
+                if self.headrooms[group].may_ring(terms.answer_rate, terms.abandon_max):
+                    return Overdial(group, terms.answer_rate, terms.abandon_max)
+            return "abandon_max"
+        slot = self.slots.get(attempt_id)
+        if slot is None:
+            return "no_agent_free"
+        # A group that was not counted has nothing ringing.
+        headroom = self.headrooms.get(group_of_slot(slot)) if self.headrooms else None
+        if headroom is not None and not headroom.may_reserve():
+            headroom.refuse()
+            return "agents_for_ringing_calls"
+        return slot
+
     def is_reserved(self, attempt_id: UUID) -> bool:
         terms = self.terms.get(attempt_id)
         return terms is None or terms.has_ended or attempt_id in self.reserved_only
-
-    def dial(self, attempt_id: UUID) -> Overdial | None:
-        """Without an agent: in the first of its groups in which the bound holds. None: in none."""
-        terms = self.terms[attempt_id]
-        for group in terms.groups:
-            if self.headrooms[group].may_ring(terms.answer_rate, terms.abandon_max):
-                return Overdial(group, terms.answer_rate, terms.abandon_max)
-        return None
-
-    def may_reserve(self, slot: Slot) -> bool:
-        """A group that was not counted has nothing ringing."""
-        group = group_of_slot(slot)
-        headroom = self.headrooms.get(group)
-        if headroom is None or headroom.may_reserve():
-            return True
-        headroom.refuse()
-        return False
 
     def count(self, agent: Slot | Overdial | None) -> None:
         match agent:
@@ -152,18 +154,20 @@ class Overdialling:
         self._waiters_until_s: dict[str, float] = {}
         self._reported_at_s: dict[Campaign, float] = {}
 
-    def is_unreserved(self, grant: Grant) -> bool:
-        """Whether to propose no slot for it: most calls of its campaign are dialled without. If this one needs a slot
-        after all, the intent picks one."""
-        stats = self._stats.get((grant.merchant_id, grant.campaign_id))
-        return stats is not None and not stats.has_ended
+    def reserved(self, grants: Sequence[Grant]) -> Sequence[Grant]:
+        """The grants to propose a slot for. Most calls of an overdialled campaign are dialled without; if one needs a
+        slot after all, the intent picks it."""
+        if not self._stats:
+            return grants
+        stats = [self._stats.get((grant.merchant_id, grant.campaign_id)) for grant in grants]
+        return [grant for grant, each in zip(grants, stats, strict=True) if each is None or each.has_ended]
 
     async def terms(self, tx: Connection, cases: Iterable[Case]) -> dict[UUID, Terms]:
         """By attempt, of those cases that may be overdialled. Read before the locks."""
         candidates = [
             (case, abandon_max)
             for case in cases
-            if (abandon_max := case.policy.abandon_max_of(case.lead.phone))
+            if case.policy.abandon_max and (abandon_max := case.policy.abandon_max_of(case.lead.phone))
         ]
         if not candidates:
             return {}
@@ -182,6 +186,8 @@ class Overdialling:
     ) -> Overdialled:
         """The ringing calls and the free slots, in a statement after the locks; of the groups of the proposed slots
         too, if anything rings there."""
+        if not all_terms and not (proposed and await self._groups_ringing(tx)):
+            return Overdialled(slots=proposed)
         persons = [case for case in cases if case.grant.attempt_id in all_terms]
         terms = {case.grant.attempt_id: all_terms[case.grant.attempt_id] for case in persons}
         groups = {group for each in terms.values() for group in each.groups}
@@ -242,6 +248,8 @@ class Overdialling:
 
     def ended(self) -> list[Campaign]:
         """Campaigns whose overdialling the brake has ended, each once a minute while it is dialled for."""
+        if not self._stats:
+            return []
         now_s = time.monotonic()
         due = [
             campaign

@@ -1,8 +1,8 @@
 """Calling policies for the dial: all layers of a lead resolved, read from Postgres at most a second ago."""
 
 import time
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -21,6 +21,8 @@ log = get_logger(__name__)
 FRESH_S = 1.0
 # More layers than any process dials for at a time; beyond it the cache is emptied.
 LAYERS_MAX = 50_000
+# reseller, merchant, campaign
+Owner: TypeAlias = tuple[str, str, UUID | None]
 # In place of a policy with an unreadable layer. No lead is called under it; calls that were placed are settled by its
 # default rules.
 UNREADABLE = resolve()
@@ -64,7 +66,6 @@ class _Layer(Value, frozen=True):
 
     version: int
     policy: CallingPolicy | None
-    read_at_s: float
 
 
 class Policies:
@@ -72,6 +73,8 @@ class Policies:
         self._fresh_s = fresh_s
         self._usual_retries = usual_retries
         self._layers: dict[PolicyKey, _Layer] = {}
+        # By owner, with the time at which its layers were read; and by the versions of these layers.
+        self._known: dict[Owner, tuple[Effective, float]] = {}
         self._resolved: dict[tuple[tuple[PolicyKey, int], ...], Effective] = {}
 
     async def on_abandonment(self, conn: Connection, call: CallOwner) -> Abandonment:
@@ -85,42 +88,36 @@ class Policies:
     async def of(self, conn: Connection, owned: Iterable[Owned]) -> list[Effective]:
         """One for each, in their order. `UNREADABLE` where a layer cannot be read: no call is better than one against
         its rules."""
-        now_s = time.monotonic()
+        oldest_s = time.monotonic() - self._fresh_s
         owners = [(each.reseller_id, each.merchant_id, each.campaign_id) for each in owned]
-        layers = {owner: layers_of(*owner) for owner in set(owners)}
-        old = {key for keys in layers.values() for key in keys if not self._is_fresh(key, now_s)}
-        if old:
-            await self._read(conn, old, now_s)
-        effective = {owner: self._effective(keys) for owner, keys in layers.items()}
-        return [effective[owner] for owner in owners]
+        stale = {owner for owner in owners if owner not in self._known or self._known[owner][1] <= oldest_s}
+        if stale:
+            await self._read(conn, {owner: layers_of(*owner) for owner in stale})
+        return [self._known[owner][0] for owner in owners]
 
-    def _is_fresh(self, key: PolicyKey, now_s: float) -> bool:
-        layer = self._layers.get(key)
-        return layer is not None and now_s - layer.read_at_s < self._fresh_s
-
-    async def _read(self, conn: Connection, old: set[PolicyKey], now_s: float) -> None:
+    async def _read(self, conn: Connection, stale: Mapping[Owner, tuple[PolicyKey, ...]]) -> None:
         if len(self._layers) > LAYERS_MAX:
-            self._layers.clear()
-            self._resolved.clear()
-        rows = {row.key: row for row in await policy.read(conn, list(old))}
-        for key in old:
+            for cache in (self._layers, self._known, self._resolved):
+                cache.clear()
+        read_at_s, keys = time.monotonic(), {key for layers in stale.values() for key in layers}
+        rows = {row.key: row for row in await policy.read(conn, list(keys))}
+        for key in keys:
             row, known = rows.get(key), self._layers.get(key)
             version = row.version if row else 0
-            if known is not None and known.version == version:
-                parsed = known.policy
-            else:
-                parsed = _parsed(key, row.policy) if row else EMPTY
-            self._layers[key] = _Layer(version, parsed, now_s)
+            if known is None or known.version != version:
+                self._layers[key] = _Layer(version, _parsed(key, row.policy) if row else EMPTY)
+        for owner, layers in stale.items():
+            self._known[owner] = (self._effective(layers), read_at_s)
 
     def _effective(self, keys: tuple[PolicyKey, ...]) -> Effective:
-        layers = [self._layers[key] for key in keys]
-        cache_key = tuple((key, layer.version) for key, layer in zip(keys, layers, strict=True))
-        known = self._resolved.get(cache_key)
+        versions = tuple((key, self._layers[key].version) for key in keys)
+        known = self._resolved.get(versions)
         if known is None:
-            policies = [layer.policy for layer in layers if layer.policy is not None]
-            if len(policies) < len(layers):
+            policies = [self._layers[key].policy for key in keys]
+            if None in policies:
                 return UNREADABLE
-            known = self._resolved[cache_key] = resolve(*policies, usual_retries=self._usual_retries)
+            known = resolve(*filter(None, policies), usual_retries=self._usual_retries)
+            self._resolved[versions] = known
         return known
 
 

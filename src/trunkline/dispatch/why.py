@@ -359,8 +359,8 @@ class _Explainer:
 
     async def _agents(self, rules: Effective) -> GateCheck:
         lead = self._lead
-        if brake := gates.no_agent_brake(lead):
-            return GateCheck("agents", False, in_words("agents", brake.subject), brake.until)
+        if lead.agents_from is not None:
+            return GateCheck("agents", False, in_words("agents", gates.NO_AGENT_BRAKE), lead.agents_from)
         if not self._view.agents.needs_agent(lead):
             return GateCheck("agents", True)
         config = (await allocations.merchant_tiers(self._conn, [lead.merchant_id])).get(lead.merchant_id, "")

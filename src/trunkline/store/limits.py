@@ -58,11 +58,6 @@ class Questions:
     accounts: list[tuple[str, str]] = field(default_factory=list)
     numbers: list[UUID] = field(default_factory=list)
 
-    @property
-    def has_conditional(self) -> bool:
-        """Whether there is a question that most intents do not have."""
-        return bool(self.talks or self.merchants or self.campaigns or self.days)
-
 
 @dataclass(slots=True)
 class LimitCounts:
@@ -97,16 +92,22 @@ async def count(conn: Connection, questions: Questions) -> LimitCounts:
 
 async def count_conditional(tx: Connection, questions: Questions, counts: LimitCounts) -> None:
     """Add the counts that most intents do not need, in a later statement than the locks that they need."""
-    if not questions.has_conditional:
+    talks, merchants, campaigns, days = (
+        questions.talks,
+        questions.merchants,
+        questions.campaigns,
+        questions.days,
+    )
+    if not (talks or merchants or campaigns or days):
         return
-    talks, days = questions.talks, questions.days
     rows = await tx.fetch(
         _SQL.count_conditional,
         [q.phone for q in talks],
         [q.merchant_id for q in talks],
         [q.cooldown_s for q in talks],
-        questions.merchants,
-        *_unzip(questions.campaigns),
+        merchants,
+        [merchant_id for merchant_id, _ in campaigns],
+        [campaign_id for _, campaign_id in campaigns],
         [q.merchant_id for q in days],
         [q.day for q in days],
         [q.first_at for q in days],
@@ -124,13 +125,11 @@ def _columns(questions: Questions) -> tuple[list[Any], ...]:
         [q.max_calls for q in persons],
         [q.window_s for q in persons],
         [q.asked_by for q in persons],
-        *_unzip(questions.paces),
-        *_unzip(questions.accounts),
+        [kind for kind, _ in questions.paces],
+        [subject for _, subject in questions.paces],
+        [carrier for carrier, _ in questions.accounts],
+        [account for _, account in questions.accounts],
     )
-
-
-def _unzip(pairs: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:
-    return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 def _counts(rows: Sequence[Any], questions: Questions) -> LimitCounts:
@@ -146,8 +145,8 @@ def _note(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> Non
         index = position - 1
         match kind:
             case "locked":
-                # The columns from `id` to `pool_id`.
-                counts.numbers[row["id"]] = LockedNumber(*row[6:14], flag)
+                number = (*row[6:14], flag)  # the columns from `id` to `pool_id`
+                counts.numbers[row["id"]] = LockedNumber(*number)
             case "person":
                 counts.persons[questions.persons[index]] = PersonCalls(n, at, flag)
             case "talk":
