@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import pytest
@@ -222,9 +223,11 @@ async def test_an_intent_refuses_on_a_database_restored_to_an_earlier_moment(dia
     await dialing.run("UPDATE continuity SET installation = $1, beat = 7", installation)
     lead = await dialing.lead()
     for mark in (ContinuityMark(installation, 8), ContinuityMark(uuid4(), 7)):
-        refusal = refused(await dialing.intend(dialing.grant(lead), mark=lambda mark=mark: mark))
+        refusal = refused(await dialing.intend(dialing.grant(lead), guardian=SimpleNamespace(mark=mark)))
         assert (refusal.reason, refusal.subject) == (R.PAUSED, "database_went_back")
-    intents = await dialing.intend(dialing.grant(lead), mark=lambda: ContinuityMark(installation, 7))
+    intents = await dialing.intend(
+        dialing.grant(lead), guardian=SimpleNamespace(mark=ContinuityMark(installation, 7))
+    )
     assert len(intents.committed) == 1
 
 

@@ -274,7 +274,7 @@ class Dispatch:
         rules = Rules(
             policies=policies,
             stopped=DialStops(control.controls, control.rollout),
-            mark=lambda: control.guardian.mark,
+            guardian=control.guardian,
             account_pace=ingress.carriers.starts_per_s,
             agents=self.agents,
             overdialling=Overdialling(router.slot_rule),

@@ -51,15 +51,18 @@ def case_of(grant: Grant, lead: LockedLead, policy: Effective) -> Case:
 def questions(cases: Sequence[Case]) -> Questions:
     """The counts that every case needs, each question once. They are taken before the gates judge, and for the account
     whose lock is held: a number that has moved to another account is refused."""
-    accounts = [(case.lead.carrier, case.lead.account) for case in cases]
-    return Questions(
-        persons=list(dict.fromkeys(question for case in cases for question, _ in case.persons)),
-        paces=list(dict.fromkeys(pace for case in cases for pace in case.paces)),
-        accounts=list(
-            dict.fromkeys((carrier, account) for carrier, account in accounts if carrier and account)
-        ),
-        numbers=list(dict.fromkeys(case.grant.number_id for case in cases)),
-    )
+    persons: dict[PersonQuestion, None] = {}
+    paces: dict[tuple[str, str], None] = {}
+    accounts: dict[tuple[str, str], None] = {}
+    numbers: dict[UUID, None] = {}
+    for case in cases:
+        for question, _ in case.persons:
+            persons[question] = None
+        paces |= dict.fromkeys(case.paces)
+        if case.lead.carrier and case.lead.account:
+            accounts[case.lead.carrier, case.lead.account] = None
+        numbers[case.grant.number_id] = None
+    return Questions(list(persons), paces=list(paces), accounts=list(accounts), numbers=list(numbers))
 
 
 def conditional_questions(cases: Sequence[Case]) -> Questions:

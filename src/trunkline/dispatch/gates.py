@@ -164,9 +164,13 @@ class CountedLimits:
         """Admit a call and count it, or return the refusal."""
         if refusal := next(self._limits(case), None):
             return refusal
-        agent = self._agent(case)
-        if isinstance(agent, Refusal):
-            return agent
+        # The agent that is reserved for the call, or the terms on which it goes without. None: it needs none of ours.
+        agent: Slot | Overdial | None = None
+        if self._agents.needs_agent(case.lead):
+            found = self._overdialled.agent(case.grant.attempt_id)
+            if isinstance(found, str):
+                return self._flow_waits(RefusalReason.AGENTS, found)
+            agent = found
         if refusal := self.cooling.refusal(case.grant, case.lead):
             return refusal
         paces = [self._pace(case, *name) for name in case.paces]
@@ -266,14 +270,6 @@ class CountedLimits:
 
     def _flow_waits(self, reason: RefusalReason, subject: str) -> Refusal:
         return Refusal(reason, Blocks.FLOW, self._now + RETRY_AFTER, subject)
-
-    def _agent(self, case: Case) -> Slot | Overdial | Refusal | None:
-        """The agent that is reserved for the call, or the terms on which it goes without. None: it needs none of
-        ours."""
-        if not self._agents.needs_agent(case.lead):
-            return None
-        agent = self._overdialled.agent(case.grant.attempt_id)
-        return self._flow_waits(RefusalReason.AGENTS, agent) if isinstance(agent, str) else agent
 
     def _pace(self, case: Case, kind: str, subject: str) -> Pace:
         if pace := self._paces.get((kind, subject)):

@@ -12,10 +12,11 @@ returned here, and every refused grant has a reason. A COMMIT without a reply ma
 is sent, and its attempts are disowned.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
+from typing import Protocol
 from uuid import UUID
 
 from trunkline.control.continuity import ContinuityMark
@@ -59,14 +60,19 @@ _RANKS = {"person": 0, "merchant": 1, "overdial": 2, "account": 3}
 _IS_CONTENDED = Refusal(RefusalReason.CONTENDED)
 
 
+class Marked(Protocol):
+    @property
+    def mark(self) -> ContinuityMark | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The inputs of an intent other than Postgres."""
 
     policies: Policies
     stopped: Stopped
-    # The database that this process has seen: on an earlier state of it (a restore) no call starts.
-    mark: Callable[[], ContinuityMark | None]
+    # Knows the database that this process has seen: on an earlier state of it (a restore) no call starts.
+    guardian: Marked
     account_pace: AccountPace
     agents: AgentRule
     overdialling: Overdialling
@@ -175,19 +181,17 @@ class IntentBatch:
             lost = {attempt.id for attempt in self.attempts}
             others = [grant for grant in self._grants if grant.attempt_id not in lost]
             return Intents(refused=dict.fromkeys(others, _IS_CONTENDED), lost=tuple(self.attempts))
-        refused = {
-            grant: self._refusals[grant.attempt_id]
-            for grant in self._grants
-            if grant.attempt_id in self._refusals
-        }
-        for refusal in refused.values():
-            metrics.INTENTS_REFUSED.labels(refusal.reason.value).inc()
+        refused: dict[Grant, Refusal] = {}
+        for grant in self._grants:
+            if refusal := self._refusals.get(grant.attempt_id):
+                refused[grant] = refusal
+                metrics.INTENTS_REFUSED.labels(refusal.reason.value).inc()
         committed = tuple(attempt.intent for attempt in self.attempts)
         return Intents(committed, refused, lost_slots=tuple(self._lost_slots))
 
     async def write(self, tx: Connection, lock_timeout_ms: int) -> None:
         """Everything but the commit."""
-        mark = self._rules.mark()
+        mark = self._rules.guardian.mark
         leads = await dispatch.lock_granted(
             tx,
             self._grants,
@@ -208,13 +212,13 @@ class IntentBatch:
     async def _read_policies(self, tx: Connection, leads: Mapping[UUID, LockedLead]) -> None:
         """A lead that was granted twice in one batch is taken once. A case that cannot be built is refused, and does
         not fail the batch."""
-        granted: dict[UUID, Grant] = {}
+        unclaimed, granted = dict(leads), []
         for grant in self._grants:
-            if grant.lead_id in leads:
-                granted.setdefault(grant.lead_id, grant)
-        policies = await self._rules.policies.of(tx, [leads[lead_id] for lead_id in granted])
-        for grant, policy in zip(granted.values(), policies, strict=True):
-            lead = self._leads[grant.attempt_id] = leads[grant.lead_id]
+            if lead := unclaimed.pop(grant.lead_id, None):
+                self._leads[grant.attempt_id] = lead
+                granted.append(grant)
+        policies = await self._rules.policies.of(tx, self._leads.values())
+        for grant, lead, policy in zip(granted, self._leads.values(), policies, strict=True):
             try:
                 self._cases.append(case_of(grant, lead, policy))
             except Exception as error:

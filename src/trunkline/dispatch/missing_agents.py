@@ -8,7 +8,7 @@ had no agent releases it. Inbound calls do not count.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from trunkline.control.raising import clear_alarm, raise_alarm
@@ -96,7 +96,25 @@ async def count(
     policies: Mapping[UUID, Effective],
 ) -> None:
     """Of the ended attempts, those that a carrier accepted and ended: a refused one was no call."""
-    calls = list(_calls(ended, locked, learnt, policies))
+    calls = []
+    for attempt_id in ended:
+        attempt, facts = locked[attempt_id], learnt.get(attempt_id)
+        if facts is None or facts.state is not AttemptState.ENDED or attempt.lead_id is None:
+            continue
+        concluded, was_answered = verdict(facts), facts.answered_at is not None
+        calls.append(
+            EndedCall(
+                attempt_id,
+                attempt.tenant,
+                attempt.campaign_id,
+                attempt.lead_id,
+                attempt.phone,
+                was_answered=was_answered,
+                by_person=was_answered and concluded.outcome is not Outcome.VOICEMAIL,
+                without_agent=concluded.outcome is Outcome.NO_AGENT,
+                threshold_s=policies[attempt_id].abandon_threshold_s,
+            )
+        )
     abandoned = await abandonment.count(tx, calls)
     for call in calls:
         if call.by_person:
@@ -139,31 +157,6 @@ async def correct_revised(tx: Connection, revised: Iterable[Attempt]) -> None:
         and _was_served(verdict_without_report(attempt.facts))
     ]
     await abandonment.correct(tx, machines, are_served=True)
-
-
-def _calls(
-    ended: Collection[UUID],
-    locked: Mapping[UUID, Attempt],
-    learnt: Mapping[UUID, CallFacts],
-    policies: Mapping[UUID, Effective],
-) -> Iterator[EndedCall]:
-    for attempt_id in ended:
-        attempt, facts = locked[attempt_id], learnt.get(attempt_id)
-        if facts is None or facts.state is not AttemptState.ENDED or attempt.lead_id is None:
-            continue
-        concluded = verdict(facts)
-        was_answered = facts.answered_at is not None
-        yield EndedCall(
-            attempt_id,
-            attempt.tenant,
-            attempt.campaign_id,
-            attempt.lead_id,
-            attempt.phone,
-            was_answered=was_answered,
-            by_person=was_answered and concluded.outcome is not Outcome.VOICEMAIL,
-            without_agent=_was_abandoned(concluded),
-            threshold_s=policies[attempt_id].abandon_threshold_s,
-        )
 
 
 def _count_abandoned(abandoned: Iterable[bool]) -> None:

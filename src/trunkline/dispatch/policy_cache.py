@@ -1,7 +1,8 @@
 """Calling policies for the dial: all layers of a lead resolved, read from Postgres at most a second ago."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from itertools import chain
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
@@ -75,7 +76,7 @@ class Policies:
         self._layers: dict[PolicyKey, _Layer] = {}
         # By owner, with the time at which its layers were read; and by the versions of these layers.
         self._known: dict[Owner, tuple[Effective, float]] = {}
-        self._resolved: dict[tuple[tuple[PolicyKey, int], ...], Effective] = {}
+        self._resolved: dict[tuple[tuple[str, str, int], ...], Effective] = {}
 
     async def on_abandonment(self, conn: Connection, call: CallOwner) -> Abandonment:
         """By the policy of the call, or the strictest defaults if it cannot be read."""
@@ -92,32 +93,34 @@ class Policies:
         owners = [(each.reseller_id, each.merchant_id, each.campaign_id) for each in owned]
         stale = {owner for owner in owners if owner not in self._known or self._known[owner][1] <= oldest_s}
         if stale:
-            await self._read(conn, {owner: layers_of(*owner) for owner in stale})
+            await self._read(conn, stale)
         return [self._known[owner][0] for owner in owners]
 
-    async def _read(self, conn: Connection, stale: Mapping[Owner, tuple[PolicyKey, ...]]) -> None:
+    async def _read(self, conn: Connection, stale: Iterable[Owner]) -> None:
         if len(self._layers) > LAYERS_MAX:
-            for cache in (self._layers, self._known, self._resolved):
-                cache.clear()
-        read_at_s, keys = time.monotonic(), {key for layers in stale.values() for key in layers}
-        rows = {row.key: row for row in await policy.read(conn, list(keys))}
+            self._layers.clear()
+            self._known.clear()
+            self._resolved.clear()
+        read_at_s, layers = time.monotonic(), {owner: layers_of(*owner) for owner in stale}
+        keys = list(set(chain.from_iterable(layers.values())))
+        rows = {row.key: row for row in await policy.read(conn, keys)}
         for key in keys:
             row, known = rows.get(key), self._layers.get(key)
             version = row.version if row else 0
             if known is None or known.version != version:
                 self._layers[key] = _Layer(version, _parsed(key, row.policy) if row else EMPTY)
-        for owner, layers in stale.items():
-            self._known[owner] = (self._effective(layers), read_at_s)
+        for owner, keys_of_owner in layers.items():
+            self._known[owner] = (self._effective(keys_of_owner), read_at_s)
 
     def _effective(self, keys: tuple[PolicyKey, ...]) -> Effective:
-        versions = tuple((key, self._layers[key].version) for key in keys)
+        layers = [self._layers[key] for key in keys]
+        versions = tuple((*key, layer.version) for key, layer in zip(keys, layers, strict=True))
         known = self._resolved.get(versions)
         if known is None:
-            policies = [self._layers[key].policy for key in keys]
-            if None in policies:
+            policies = [layer.policy for layer in layers if layer.policy is not None]
+            if len(policies) < len(layers):
                 return UNREADABLE
-            known = resolve(*filter(None, policies), usual_retries=self._usual_retries)
-            self._resolved[versions] = known
+            known = self._resolved[versions] = resolve(*policies, usual_retries=self._usual_retries)
         return known
 
 

@@ -253,7 +253,7 @@ class Sender:
             rings_until_s = self._clock.now().timestamp() + ring_timeout_s + ANSWER_SLACK_S
             agent = ReservedAgent(intent.slot.incarnation, int(rings_until_s))
         answer_url = self._callback(intent, "answer", agent)
-        metadata = _metadata(intent)
+        metadata = _metadata(intent.payload) if intent.payload else {}
         return CallOrder(
             attempt_id=intent.attempt_id,
             to=intent.to_phone,
@@ -266,7 +266,7 @@ class Sender:
             send_by_boottime_s=clock_reading.boottime_s + self._send_within_s(intent),
             not_after=intent.closes_at,
             metadata=metadata,
-            idempotency_key=_idempotency_key(intent, metadata),
+            idempotency_key=_idempotency_key(intent, metadata) if metadata else "",
             machine_url=self._callback(intent, "machine") if self._limits.detects_machines else "",
             recording_url=self._callback(intent, "recording") if self._limits.records else "",
             agent=agent,
@@ -293,11 +293,11 @@ def _placed(carrier: str, result: str) -> Metric:
     return metrics.CALLS_PLACED.labels(carrier, result)
 
 
-def _metadata(intent: Intent) -> dict[str, str]:
+def _metadata(payload: str) -> dict[str, str]:
     """The fields of the payload as text, for the prompts of the carrier's own assistant. Our agents fetch their
     context."""
-    payload: dict[str, Any] = msgspec.json.decode(intent.payload) if intent.payload else {}
-    return {name: _text(value) for name, value in payload.items() if value not in (None, "")}
+    fields: dict[str, Any] = msgspec.json.decode(payload)
+    return {name: _text(value) for name, value in fields.items() if value not in (None, "")}
 
 
 def _idempotency_key(intent: Intent, metadata: Mapping[str, str]) -> str:

@@ -148,7 +148,11 @@ def _add(known: CallFacts, fact: Fact) -> CallFacts:
     if known.carrier_cost_micros is None and fact.cost_micros is not None:
         changes |= {"carrier_cost_micros": fact.cost_micros, "carrier_cost_currency": fact.cost_currency}
     if fact.proves is not None:
-        changes |= {"state": _furthest(known.state, fact.proves), "call_id": known.call_id or fact.call_id}
+        is_further = fact.proves in ATTEMPT_MOVES[known.state]
+        changes |= {
+            "state": fact.proves if is_further else known.state,
+            "call_id": known.call_id or fact.call_id,
+        }
     match fact.proves:
         case AttemptState.RINGING:
             changes["ringing_at"] = known.ringing_at or fact.at
@@ -170,10 +174,6 @@ def _must_have_answered_at(end: Fact) -> datetime | None:
 
 def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
-
-
-def _furthest(state: AttemptState, proved: AttemptState) -> AttemptState:
-    return proved if proved in ATTEMPT_MOVES[state] else state
 
 
 def _moment(value: Any, arrived_at: datetime) -> datetime:

@@ -18,6 +18,9 @@ from trunkline.value import Private, Value
 _SQL = Area("attempts")
 
 
+# The states from which a late response to the dial request may still move an attempt.
+_SOURCES = {to: ",".join(state for state in sources(to) if state not in GIVEN_UP) for to in AttemptState}
+
 # An index refuses a row: the call's id, its channel or its position as the live one is another attempt's.
 TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
 
@@ -204,7 +207,7 @@ async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
         _SQL.write_results,
         [r.attempt_id for r in results],
         [r.state.value for r in results],
-        [",".join(state for state in sources(r.state) if state not in GIVEN_UP) for r in results],
+        [_SOURCES[r.state] for r in results],
         [r.call_id for r in results],
         [r.reason for r in results],
     )

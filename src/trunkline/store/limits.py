@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from trunkline.store.sql import Area
 from trunkline.value import Private, Value
 
 _SQL = Area("dispatch")
+_UNREAD = datetime.min.replace(tzinfo=UTC)
 
 
 class TalkQuestion(Value, frozen=True):
@@ -61,7 +62,8 @@ class Questions:
 
 @dataclass(slots=True)
 class LimitCounts:
-    now: datetime
+    # When they were taken, by Postgres's clock.
+    now: datetime = _UNREAD
     # The numbers that were locked.
     numbers: dict[UUID, LockedNumber] = field(default_factory=dict)
     persons: dict[PersonQuestion, PersonCalls] = field(default_factory=dict)
@@ -80,14 +82,14 @@ class LimitCounts:
 
 async def lock_and_count(tx: Connection, keys: Sequence[int], questions: Questions) -> LimitCounts:
     """Lock the names that are counted, in the given order, then the numbers; and count under the locks."""
-    return _counts(
-        await tx.fetch(_SQL.lock_and_count_limits, keys, questions.numbers, *_columns(questions)), questions
-    )
+    rows = await tx.fetch(_SQL.lock_and_count_limits, keys, questions.numbers, *_columns(questions))
+    return _noted(LimitCounts(), rows, questions)
 
 
 async def count(conn: Connection, questions: Questions) -> LimitCounts:
     """Without a lock: for display only."""
-    return _counts(await conn.fetch(_SQL.count_limits, *_columns(questions), questions.numbers), questions)
+    rows = await conn.fetch(_SQL.count_limits, *_columns(questions), questions.numbers)
+    return _noted(LimitCounts(), rows, questions)
 
 
 async def count_conditional(tx: Connection, questions: Questions, counts: LimitCounts) -> None:
@@ -114,7 +116,7 @@ async def count_conditional(tx: Connection, questions: Questions, counts: LimitC
         [q.attempts_from for q in days],
         [q.micros_from for q in days],
     )
-    _note(counts, rows, questions)
+    _noted(counts, rows, questions)
 
 
 def _columns(questions: Questions) -> tuple[list[Any], ...]:
@@ -132,18 +134,14 @@ def _columns(questions: Questions) -> tuple[list[Any], ...]:
     )
 
 
-def _counts(rows: Sequence[Any], questions: Questions) -> LimitCounts:
-    counts = LimitCounts(now=next(row["at"] for row in rows if row["kind"] == "now"))
-    _note(counts, rows, questions)
-    return counts
-
-
-def _note(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> None:
+def _noted(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> LimitCounts:
     """Rows name their question by its position, counted from 1."""
     for row in rows:
         kind, position, n, m, at, flag, *_ = row
         index = position - 1
         match kind:
+            case "now":
+                counts.now = at
             case "locked":
                 number = (*row[6:14], flag)  # the columns from `id` to `pool_id`
                 counts.numbers[row["id"]] = LockedNumber(*number)
@@ -168,6 +166,7 @@ def _note(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> Non
             case "cooldown":
                 scope, subject, *_ = row["words"]
                 counts.cooldowns[Subject(scope, subject)] = _cooldown(row)
+    return counts
 
 
 def _cooldown(row: Any) -> Cooldown:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -189,7 +190,7 @@ class Dialing:
         usual: dict[str, Any] = {
             "policies": Policies(fresh_s=0),
             "stopped": lambda *target: None,
-            "mark": lambda: None,
+            "guardian": SimpleNamespace(mark=None),
             "account_pace": lambda carrier, account: None,
             "agents": AgentRule(),
             "overdialling": Overdialling(fresh_s=0),
