@@ -86,7 +86,7 @@ class Slot(Value, frozen=True):
     source_pool: str = ""
 
 
-class AgentRoom(Value, frozen=True):
+class FreeSlots(Value, frozen=True):
     """Slots that dials could reserve now: of the tiers that every merchant falls back to, together, and of tiers that
     only some merchants have. A hint for the match: the intent decides."""
 
@@ -175,14 +175,6 @@ class PersonCalls(Value, frozen=True):
     all_own: bool
 
 
-class ReportedOutcome(Value, frozen=True):
-    """The part of an agent's report that decides about the lead."""
-
-    disposition: str | None = None
-    opt_out: bool = False
-    callback_at: datetime | None = None
-
-
 class CallFacts(Value, frozen=True):
     """The facts of one attempt. Facts are only ever added."""
 
@@ -204,13 +196,6 @@ class CallFacts(Value, frozen=True):
     # The cost by the carrier's own figure.
     carrier_cost_micros: int | None = None
     carrier_cost_currency: str | None = None
-    # None: the agent has not reported.
-    report: ReportedOutcome | None = None
-
-    @property
-    def was_answered(self) -> bool:
-        """A call that the carrier reports as completed was answered, even if that webhook was lost."""
-        return self.answered_at is not None or self.end_reason == "completed"
 
 
 class Agent(StrEnum):
@@ -252,7 +237,7 @@ class Outcome(StrEnum):
     """How a lead can end: not dialled, during the call, in the session.
 
     NO_AGENT: answered, but the call got no agent. BUSY: the callee was busy. Their former names are in
-    `leads.legacy_outcomes`.
+    `leads.outcomes.LEGACY`.
     """
 
     PRECHECK_FAILED = "PRECHECK_FAILED"

@@ -25,11 +25,11 @@ our logs know the request. Lists come in pages: pass `next_cursor` back as `curs
 TAGS = [
     {"name": "leads", "description": "People to call."},
     {"name": "tenants", "description": "Resellers and their merchants."},
-    {"name": "numbers", "description": "Outbound numbers and the pools they are in."},
+    {"name": "numbers", "description": "Outbound numbers and their pools."},
     {"name": "keys", "description": "API keys."},
     {"name": "router", "description": "Pods for calls. Needs a key of the platform."},
     {"name": "mailboxes", "description": "Entities with pending events."},
-    {"name": "agents", "description": "For agents, which show the token of their call."},
+    {"name": "agents", "description": "For agents, which authenticate with the token of their call."},
     {"name": "webhooks", "description": "For carriers, which sign them."},
     {"name": "control", "description": "Controls, feature flags, alarms and the audit log."},
     {"name": "operation", "description": "For load balancers, schedulers and monitoring. No key is needed."},

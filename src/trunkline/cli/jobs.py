@@ -15,7 +15,7 @@ import typer
 from trunkline.cli.control import ROOT, Context, Limit, Reason, Remote, connect, json_of
 from trunkline.states import JobStatus
 
-app = typer.Typer(help="Enqueue jobs, see, retry, cancel, replay and pause them.", no_args_is_help=True)
+app = typer.Typer(help="Enqueue, list, retry, cancel, replay and pause jobs.", no_args_is_help=True)
 app.callback()(connect)
 
 Type = Annotated[str, typer.Option("--type", help="Only jobs of this type.")]
@@ -52,14 +52,23 @@ def show(ctx: Context, job_id: JobId) -> None:
 def enqueue(
     ctx: Context,
     job_type: Annotated[str, typer.Argument(metavar="TYPE", help="A type that allows it.")],
-    payload: Annotated[str, typer.Option(help="JSON, as the type has it.")] = "{}",
+    payload: Annotated[str, typer.Option(help="The payload as JSON, as the job type declares it.")] = "{}",
     unique_key: Annotated[
-        str, typer.Option(help="What it is about: one that waits already is the same.")
+        str,
+        typer.Option(
+            help="The unique key: while a job of this type and key waits, no other one is enqueued."
+        ),
     ] = "",
-    concurrency_key: Annotated[str, typer.Option(help="Few jobs of this key run at once.")] = "",
-    run_at: Annotated[str, typer.Option(help="Not before: 2030-05-01T09:30:00Z. Left out: now.")] = "",
+    concurrency_key: Annotated[
+        str, typer.Option(help="The concurrency key: the type limits how many jobs of one key run at once.")
+    ] = "",
+    run_at: Annotated[
+        str, typer.Option(help="When to run, for example 2030-05-01T09:30:00Z. Left out: now.")
+    ] = "",
     priority: Annotated[int | None, typer.Option(min=1, max=99, help="1 runs first, 99 last.")] = None,
-    merchant_id: Annotated[str, typer.Option("--merchant", help="Whose it is. Left out: the key's.")] = "",
+    merchant_id: Annotated[
+        str, typer.Option("--merchant", help="The owner. Left out: that of the key.")
+    ] = "",
 ) -> None:
     """Enqueue a job. Needs the scope jobs."""
     body = {
@@ -76,13 +85,13 @@ def enqueue(
 
 @app.command()
 def retry(ctx: Context, job_id: JobId) -> None:
-    """Let a waiting job run now, or replay a dead one."""
+    """Run a waiting job now, or replay a dead one."""
     _post(ctx, _path(job_id, "retry"), {})
 
 
 @app.command()
 def cancel(ctx: Context, job_id: JobId, reason: Reason) -> None:
-    """End a waiting job, or ask a running one to stop."""
+    """Cancel a waiting or running job."""
     _post(ctx, _path(job_id, "cancel"), {"reason": reason})
 
 
@@ -90,7 +99,7 @@ def cancel(ctx: Context, job_id: JobId, reason: Reason) -> None:
 def dead(
     ctx: Context,
     job_type: Type = "",
-    replay: Annotated[bool, typer.Option("--replay", help="Put them back, all of them.")] = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Replay all dead letters.")] = False,
     limit: Limit = 50,
 ) -> None:
     """Jobs that failed too often."""
@@ -116,13 +125,13 @@ def types(ctx: Context) -> None:
 
 @app.command()
 def pause(ctx: Context, job_type: str, reason: Reason) -> None:
-    """Begin no job of a type; what runs goes on."""
+    """Pause a type of job: no job of it begins, running ones go on."""
     _post(ctx, f"{ROOT}/jobs/types/{quote(job_type, safe='')}/pause", {"reason": reason}, _TYPE)
 
 
 @app.command()
 def resume(ctx: Context, job_type: str) -> None:
-    """Begin jobs of a type again."""
+    """Resume a type of job."""
     _post(ctx, f"{ROOT}/jobs/types/{quote(job_type, safe='')}/resume", {}, _TYPE)
 
 

@@ -14,7 +14,7 @@ import typer
 from trunkline.cli.control import ROOT, Context, Limit, Reason, Remote, connect, json_of
 from trunkline.states import MailboxStatus
 
-app = typer.Typer(help="See mailboxes and their events, append to them, replay them.", no_args_is_help=True)
+app = typer.Typer(help="List mailboxes and their events, append to them, replay them.", no_args_is_help=True)
 app.callback()(connect)
 
 Kind = Annotated[str, typer.Argument(help="The kind of mailbox, such as issue.")]
@@ -49,14 +49,14 @@ def list_mailboxes(
     status: Annotated[MailboxStatus | None, typer.Option(help="Only those with this status.")] = None,
     limit: Limit = 50,
 ) -> None:
-    """Mailboxes of a kind, with the number of events that wait in each."""
+    """Mailboxes of a kind, with the number of pending events in each."""
     query: dict[str, str | int] = {"limit": limit, **({"status": status.value} if status else {})}
     _show(ctx, _path(kind), query, _ROW)
 
 
 @app.command()
 def show(ctx: Context, kind: Kind, key: Key) -> None:
-    """Everything about one mailbox, and the first events that wait in it."""
+    """Everything about one mailbox, and its first pending events."""
     remote = _remote(ctx)
     box = remote.ask(lambda api: api.get(ROOT + _path(kind, key)))
     if remote.as_json:
@@ -73,7 +73,7 @@ def events(
     ctx: Context,
     kind: Kind,
     key: Key,
-    which: Annotated[str, typer.Option(help="all, unprocessed, or parked (set aside).")] = "all",
+    which: Annotated[str, typer.Option(help="all, unprocessed or parked.")] = "all",
     limit: Limit = 50,
 ) -> None:
     """The events of a mailbox, in their order."""
@@ -87,7 +87,7 @@ def append(
     key: Key,
     event_type: Annotated[str, typer.Argument(metavar="TYPE", help="What happened.")],
     payload: Annotated[str, typer.Option(help="A JSON object.")] = "{}",
-    dedupe_key: Annotated[str, typer.Option(help="The same again is the same event.")] = "",
+    dedupe_key: Annotated[str, typer.Option(help="A repeated key is the same event.")] = "",
 ) -> None:
     """Append an event."""
     body = {"type": event_type, "payload": json_of(payload), "dedupe_key": dedupe_key or None}
@@ -100,9 +100,9 @@ def replay(
     kind: Kind,
     reason: Reason,
     key: Annotated[str, typer.Argument(help="The entity's name. Left out: all dead ones of the kind.")] = "",
-    seq: Annotated[int | None, typer.Option(min=1, help="One event that was set aside.")] = None,
+    seq: Annotated[int | None, typer.Option(min=1, help="One parked event.")] = None,
 ) -> None:
-    """Replay dead mailboxes, or an event that was set aside."""
+    """Replay dead mailboxes, or a parked event."""
     if key:
         _post(ctx, _path(kind, key, "replay"), {"reason": reason, "seq": seq}, _ROW)
         return
@@ -119,11 +119,11 @@ def replay(
 @app.command()
 def rename(
     ctx: Context,
-    kind: Annotated[str, typer.Argument(metavar="OLD", help="The kind that nobody handles.")],
-    to: Annotated[str, typer.Argument(metavar="NEW", help="The kind that they become.")],
+    kind: Annotated[str, typer.Argument(metavar="OLD", help="The old kind.")],
+    to: Annotated[str, typer.Argument(metavar="NEW", help="The new kind.")],
     reason: Reason,
 ) -> None:
-    """Give the mailboxes of a kind to the handlers of another."""
+    """Move the mailboxes of a kind to another kind."""
     remote, total = _remote(ctx), 0
     while True:
         answer = remote.ask(lambda api: api.post(ROOT + _path(kind, "rename"), {"to": to, "reason": reason}))
@@ -135,13 +135,13 @@ def rename(
 
 @app.command("set-aside")
 def set_aside(ctx: Context, kind: Kind, key: Key, seq: int, reason: Reason) -> None:
-    """Let a mailbox go on without one of its events."""
+    """Park an event: the mailbox goes on without it."""
     _post(ctx, _path(kind, key, "set-aside"), {"seq": seq, "reason": reason}, _ROW)
 
 
 @app.command()
 def kinds(ctx: Context, limit: Limit = 50) -> None:
-    """Kinds that may be appended to from outside, and whose they are."""
+    """Kinds with appends over HTTP, and their owners."""
     _show(ctx, "/mailbox-kinds", {"limit": limit}, _KIND)
 
 
@@ -149,17 +149,17 @@ def kinds(ctx: Context, limit: Limit = 50) -> None:
 def open_kind(
     ctx: Context,
     kind: Kind,
-    reseller: Annotated[str, typer.Option(help="Whose it is.")] = "",
-    merchant: Annotated[str, typer.Option(help="Whose it is.")] = "",
+    reseller: Annotated[str, typer.Option(help="The owner.")] = "",
+    merchant: Annotated[str, typer.Option(help="The owner.")] = "",
 ) -> None:
-    """Open a kind to a tenant. The secret that signs its appends is shown this once."""
+    """Open a kind to a tenant. Only this output shows the secret that signs its appends."""
     body = {"kind": kind, "reseller_id": reseller or None, "merchant_id": merchant or None}
     _post(ctx, "/mailbox-kinds", body, _KIND)
 
 
 @app.command("rotate-secret")
 def rotate_secret(ctx: Context, kind: Kind) -> None:
-    """A new secret; the one before is good for another day."""
+    """Rotate the secret; the old one is valid for another day."""
     _post(ctx, f"/mailbox-kinds/{quote(kind, safe='')}/rotate-secret", {}, _KIND)
 
 

@@ -53,12 +53,12 @@ async def replay_dead(visit: PageRequest) -> ActionDone:
 
 async def retry(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/retry")
-    return ActionDone("The job runs as soon as a worker has room.", back(visit, "/jobs"))
+    return ActionDone("The job runs as soon as a worker has a free slot.", back(visit, "/jobs"))
 
 
 async def cancel(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/cancel", {"reason": visit.form.get("reason", "")})
-    return ActionDone("The job is cancelled, or was asked to stop.", back(visit, "/jobs"))
+    return ActionDone("The job is cancelled, or its cancellation was requested.", back(visit, "/jobs"))
 
 
 def _path(visit: PageRequest) -> str:

@@ -71,7 +71,7 @@ async def replay(visit: PageRequest) -> ActionDone:
     if seq := visit.form.get("seq"):
         body["seq"] = _number(seq)
     await visit.api.post(f"{_path(visit)}/replay", body)
-    return ActionDone("It is queued again.", back(visit, "/mailboxes"))
+    return ActionDone("The mailbox is queued again.", back(visit, "/mailboxes"))
 
 
 async def set_aside(visit: PageRequest) -> ActionDone:

@@ -8,7 +8,7 @@ waits because the call seemed to have no agent. The same rules are applied again
 from datetime import timedelta
 
 from trunkline.leads import settle_decision
-from trunkline.leads.outcomes import AgentEvidence, CallVerdict, agent_of, verdict
+from trunkline.leads.outcomes import AgentEvidence, agent_of, was_answered
 from trunkline.leads.retries import Retries
 from trunkline.model import Agent, CallFacts, Finish, LeadDecision
 from trunkline.states import AttemptState, LeadStatus
@@ -25,18 +25,13 @@ _CERTAIN = frozenset({Agent.JOINED, Agent.EXTERNAL})
 
 def decide(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecision:
     """The decision about the lead of an ended call. The facts name who took the call, see `with_agent`."""
-    return settle_decision.after_facts(facts, attempt.budget, retries, now=attempt.read_at)
-
-
-def verdict_without_report(facts: CallFacts) -> CallVerdict:
-    """The verdict on the call before its agent reported."""
-    return verdict(replace(facts, report=None))
+    return settle_decision.after_facts(facts, attempt.report, attempt.budget, retries, attempt.read_at)
 
 
 def with_agent(attempt: Attempt, facts: CallFacts) -> CallFacts:
     """The facts of an ended call that we placed, with who took it. Later evidence may still prove an agent, or prove
     that there was none where it was unknown; it revokes nothing."""
-    is_over = facts.state is AttemptState.ENDED and facts.was_answered
+    is_over = facts.state is AttemptState.ENDED and was_answered(facts)
     if attempt.lead_id is None or not is_over or facts.agent in _CERTAIN:
         return facts
     agent = _agent(attempt, facts)
@@ -50,7 +45,7 @@ def needs_revision(attempt: Attempt, facts: CallFacts) -> bool:
     evidence, or waits for want of an agent."""
     is_late = attempt.facts.state is AttemptState.ENDED and attempt.is_newest and not attempt.is_cancelled
     is_settled = attempt.lead_status is LeadStatus.FINISHED or waits_for_an_agent(attempt)
-    return is_late and is_settled and (facts.report is not None or facts.agent is not attempt.facts.agent)
+    return is_late and is_settled and (attempt.report is not None or facts.agent is not attempt.facts.agent)
 
 
 def waits_for_an_agent(attempt: Attempt) -> bool:
@@ -64,7 +59,7 @@ def revision(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecisi
     a cancellation, a list or a limit ended it, or the report says the same."""
     if waits_for_an_agent(attempt):
         return decide(_counted_again(attempt), facts, retries) if facts.agent is not Agent.NONE else None
-    earlier = decide(attempt, replace(attempt.facts, report=None), retries)
+    earlier = decide(replace(attempt, report=None), attempt.facts, retries)
     if not isinstance(earlier, Finish) or attempt.lead_outcome != earlier.outcome.value:
         return None
     decision = decide(attempt, facts, retries)
@@ -88,7 +83,7 @@ def _agent(attempt: Attempt, facts: CallFacts) -> Agent:
     return agent_of(
         AgentEvidence(
             is_external=attempt.carrier in STREAMLESS or facts.agent_joined is True,
-            has_joined=facts.report is not None or (allocation is not None and allocation.has_joined),
+            has_joined=attempt.report is not None or (allocation is not None and allocation.has_joined),
             given=facts.agent_joined,
             stream_began=stream_began,
             is_unnamed=allocation is not None and _is_unnamed(allocation, facts),

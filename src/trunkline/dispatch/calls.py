@@ -24,7 +24,7 @@ from trunkline.leads.retries import Retries
 from trunkline.mailbox.handler import AfterCommit, Batch, Done
 from trunkline.mailbox.worker import WorkerLimits
 from trunkline.model import CallFacts, LeadDecision
-from trunkline.states import ATTEMPT_MOVES, GIVEN_UP, LIVE, AttemptState
+from trunkline.states import ATTEMPT_MOVES, LIVE, WRITTEN_OFF, AttemptState
 from trunkline.store import attempts
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection, apart
@@ -83,7 +83,7 @@ class CallFold:
         if enrichments := await agent_reports.store_carried(tx, batch, locked, parked):
             locked = await attempts.lock(tx, list(locked))  # with their reports
         facts, foreign = _separate_foreign(locked, facts)
-        written_off = [attempt for attempt in locked.values() if attempt.facts.state in GIVEN_UP]
+        written_off = [attempt for attempt in locked.values() if attempt.facts.state in WRITTEN_OFF]
         reappeared = [attempt for attempt in written_off if _has_reappeared(attempt, facts[attempt.id])]
         if reappeared:
             # Their leads are being called again, unless a newer attempt calls them already.
@@ -110,9 +110,9 @@ class CallFold:
     async def _request_enrichment(self, tx: Connection, wanted: Sequence[Wanted]) -> list[Inserted]:
         if self._enrichment is None:
             return []
-        jobs = await apart(tx, self._enrichment.ask(tx, wanted))
+        jobs = await apart(tx, self._enrichment.enqueue(tx, wanted))
         if isinstance(jobs, Exception):
-            log.error("call.enrichment_not_asked", calls=len(wanted), error=type(jobs).__name__)
+            log.error("call.enrichment_not_enqueued", calls=len(wanted), error=type(jobs).__name__)
             return []
         return jobs
 
@@ -209,7 +209,7 @@ async def _is_applied(tx: Connection, facts: Mapping[UUID, CallFacts]) -> bool:
 
 def _has_reappeared(attempt: Attempt, facts: Sequence[Fact]) -> bool:
     """A call that was written off, and may be its lead's again."""
-    return late_facts.may_be_reattached(attempt) and fold(attempt.facts, facts).state not in GIVEN_UP
+    return late_facts.may_be_reattached(attempt) and fold(attempt.facts, facts).state not in WRITTEN_OFF
 
 
 def _has_ended(attempt: Attempt, facts: CallFacts) -> bool:

@@ -46,7 +46,7 @@ ACCEPTED_RECENTLY = timedelta(seconds=60)
 ONCE = Unexplained(1)
 
 
-class ResultWriter:
+class CarrierResponseWriter:
     """Collects responses and writes them in batches. One per process."""
 
     def __init__(self, database: Database, bus: Bus, settler: Settler, cooldown_writer: CooldownWriter):

@@ -1,9 +1,9 @@
 """The in-doubt checker: finds attempts without recent events, and queries the carrier about them.
 
 Every attempt that holds a channel is checked from time to time, whatever happened to the process that made it. Nothing
-is closed by time alone: the checker queries the carrier first (`next_step`). The carrier's call list resolves doubt,
-read at 5 s, 30 s, 2 min and 10 min; only a list that was read to its end and lacks the call past the horizon makes it
-`absent`.
+is closed by time alone: the checker queries the carrier first (`next_step`). The carrier's call list resolves in-doubt
+attempts. The checker reads it at 5 s, 30 s, 2 min and 10 min; only a list that was read to its end and lacks the call
+past the horizon makes it `absent`.
 
 The checker appends what it learns to the call's mailbox, as if the carrier had sent it: facts are folded in one way
 only. `absent` and `unknown` are our own conclusions, and are settled here.
@@ -145,7 +145,7 @@ class Checker(Loop):
         match next_step(check.state, check.age_s, check.doubt_checks, self._limits, self._list_lag_s(check)):
             case Wait(seconds=seconds):
                 await self._reschedule(check, seconds)
-            case Doubt():
+            case MarkInDoubt():
                 await self._doubt(check)
             case QueryList(final=final):
                 await self._search_list(check, final)
@@ -225,7 +225,7 @@ class Checker(Loop):
         await append(self._inbox, check.id, call, self._clock.now())
 
     async def _write_off(self, check: AttemptCheck, state: AttemptState, reason: str) -> None:
-        log.error("attempt.given_up", state=state.value, reason=reason)
+        log.error("attempt.written_off", state=state.value, reason=reason)
         async with self._database.transaction() as tx:
             locked = await attempts.lock(tx, [check.id])
             if not await attempts.write_off(tx, check.id, state, reason, self._limits.call_max_s):
@@ -241,7 +241,7 @@ class Checker(Loop):
             settlement = await self._settler.settle(tx, locked, {check.id: decide})
             if is_absent:
                 await absent.report(tx)
-        metrics.ATTEMPTS_GIVEN_UP.labels(check.carrier, state.value).inc()
+        metrics.ATTEMPTS_WRITTEN_OFF.labels(check.carrier, state.value).inc()
         if state is AttemptState.UNKNOWN:
             settlement.freed.clear()  # its channel is held until no call can be live on it
         await settlement.publish(self._bus)
@@ -267,7 +267,7 @@ class Checker(Loop):
             await attempts.lock(tx, [check.id])
             is_absent = await attempts.mark_absent(tx, check.id)
         if is_absent:
-            log.warning("attempt.absent_when_asked_again", attempt_id=str(check.id))
+            log.warning("attempt.absent_when_queried_again", attempt_id=str(check.id))
             await Settlement(freed=[check.id]).publish(self._bus)
         return "settled"
 
@@ -301,7 +301,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class MarkInDoubt:
     """The reply never came."""
 
 
@@ -322,7 +322,7 @@ class FreeChannel:
     """No call can be live on this channel any more."""
 
 
-Step = Wait | Doubt | QueryList | QueryCall | FreeChannel
+Step = Wait | MarkInDoubt | QueryList | QueryCall | FreeChannel
 
 
 def next_step(
@@ -331,7 +331,7 @@ def next_step(
     match state:
         case AttemptState.DIALING:
             left_s = limits.reply_deadline_s - age_s
-            return Wait(left_s) if left_s > 0 else Doubt()
+            return Wait(left_s) if left_s > 0 else MarkInDoubt()
         case AttemptState.IN_DOUBT:
             return _doubt_step(age_s, doubt_checks, limits.ring_over_s + list_lag_s)
         case AttemptState.ACCEPTED | AttemptState.RINGING:

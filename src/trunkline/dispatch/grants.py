@@ -29,7 +29,7 @@ from trunkline.dispatch.sender import IntentClock, Sender
 from trunkline.errors import BusUnavailable
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.windows import Opening
-from trunkline.model import AgentRoom, Blocks, Entry, Grant, Holder, Refusal, RefusalReason, Slot
+from trunkline.model import Blocks, Entry, FreeSlots, Grant, Holder, Refusal, RefusalReason, Slot
 from trunkline.store import dispatch
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import ClosedLead, NewAttempt
@@ -64,7 +64,7 @@ class SlotSource(Protocol):
     """Proposes the agents of calls, and may be wrong: the intent reserves a slot under a unique index, and a call whose
     reservation was not inserted is not dialled."""
 
-    async def room(self) -> AgentRoom | None:
+    async def free_slots(self) -> FreeSlots | None:
         """None: match without a bound on agents; the intent decides."""
         ...
 
@@ -84,7 +84,7 @@ class SlotSource(Protocol):
 class NoAgentsNeeded:
     """For an installation whose agents are all external."""
 
-    async def room(self) -> AgentRoom | None:
+    async def free_slots(self) -> FreeSlots | None:
         return None
 
     async def propose(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot]:
@@ -157,7 +157,7 @@ class Batches:
             await channels.release(self._bus, [attempt.id for attempt in lost])
             await schedule.add(self._bus, due_again, clock_offset_ms=await self._offset_ms())
         except BusUnavailable as error:
-            log.warning("dialer.disowned_untold", count=len(lost), reason=str(error))
+            log.warning("dialer.disowned_not_returned", count=len(lost), reason=str(error))
 
     async def reopen(self, closed: Sequence[tuple[UUID, int]]) -> None:
         """Leads (id and version) that the match parked, because their window closed before their turn. If this fails,
@@ -233,7 +233,7 @@ class Batches:
             self._run_in_background(_log_late_failure(check))
             return None
         if (error := check.exception()) is not None:
-            log.error("dialer.not_asked", lead_id=str(lead_id), error=str(error), exc_info=error)
+            log.error("dialer.precheck_not_run", lead_id=str(lead_id), error=str(error), exc_info=error)
             return None
         return check.result()
 
@@ -267,7 +267,7 @@ class Batches:
         if not refused:
             return
         if any(refusal.reason in _CLOCK_REASONS for refusal in refused.values()):
-            self._offset.doubt()
+            self._offset.invalidate()
         try:
             offset_ms = await self._offset_ms()
             returned = [given_back(grant, refusal) for grant, refusal in refused.items()]
@@ -275,7 +275,7 @@ class Batches:
             await channels.hold(self._bus, true_holders(refused))
             await schedule.add(self._bus, moved_entries(refused), clock_offset_ms=offset_ms)
         except BusUnavailable as error:
-            log.warning("dialer.refusals_untold", count=len(refused), reason=str(error))
+            log.warning("dialer.refusals_not_returned", count=len(refused), reason=str(error))
             self._fallback.defer(refused)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from trunkline.control.raising import clear_alarm, raise_alarm
-from trunkline.dispatch.call_evidence import verdict_without_report, with_agent
+from trunkline.dispatch.call_evidence import with_agent
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.outcomes import CallVerdict, verdict
 from trunkline.model import Agent, CallFacts, Finish, Outcome
@@ -101,7 +101,7 @@ async def count(
         attempt, facts = locked[attempt_id], learnt.get(attempt_id)
         if facts is None or facts.state is not AttemptState.ENDED or attempt.lead_id is None:
             continue
-        concluded, was_answered = verdict(facts), facts.answered_at is not None
+        concluded, was_answered = verdict(facts, attempt.report), facts.answered_at is not None
         calls.append(
             EndedCall(
                 attempt_id,
@@ -129,7 +129,8 @@ async def count_late(
     missed = [
         attempt_id
         for attempt_id, facts in learnt.items()
-        if locked[attempt_id].facts.agent is Agent.UNKNOWN and _was_abandoned(verdict(facts))
+        if locked[attempt_id].facts.agent is Agent.UNKNOWN
+        and _was_abandoned(verdict(facts, locked[attempt_id].report))
     ]
     _count_abandoned(await abandonment.count_late(tx, missed))
 
@@ -138,10 +139,10 @@ async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
     """Of calls that had ended before: their agents reported after the carrier, so there was one. Safe to repeat."""
     corrections = []
     for attempt in seen:
-        if attempt.facts.report is None or attempt.facts.state is not AttemptState.ENDED:
+        if attempt.report is None or attempt.facts.state is not AttemptState.ENDED:
             continue
-        now = verdict(with_agent(attempt, attempt.facts))
-        if _was_abandoned(verdict_without_report(attempt.facts)) and not _was_abandoned(now):
+        now = verdict(with_agent(attempt, attempt.facts), attempt.report)
+        if _was_abandoned(verdict(attempt.facts)) and not _was_abandoned(now):
             by_machine = now.outcome is Outcome.VOICEMAIL
             corrections.append(Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine))
     await abandonment.correct(tx, corrections)
@@ -153,8 +154,8 @@ async def correct_revised(tx: Connection, revised: Iterable[Attempt]) -> None:
     machines = [
         Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine=True)
         for attempt in revised
-        if verdict(attempt.facts).outcome is Outcome.VOICEMAIL
-        and _was_served(verdict_without_report(attempt.facts))
+        if verdict(attempt.facts, attempt.report).outcome is Outcome.VOICEMAIL
+        and _was_served(verdict(attempt.facts))
     ]
     await abandonment.correct(tx, machines, are_served=True)
 

@@ -11,12 +11,10 @@ of a flag, so they are not called here, unless the operator who turns it on conf
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 from uuid import UUID
 
-from trunkline.control.controls import Controls
-from trunkline.control.flags import EVENT_DISPATCH, decide
-from trunkline.control.provider import Flags
+from trunkline.control.controls import Controls, StopTarget
+from trunkline.control.flags import EVENT_DISPATCH, Flags, decide
 from trunkline.store import cutovers, schedule
 from trunkline.store.database import Connection
 from trunkline.store.flags import Flag
@@ -76,7 +74,7 @@ class DialStops:
     def __call__(
         self, reseller_id: str, merchant_id: str, campaign_id: UUID | None, number_id: UUID, carrier: str
     ) -> str | None:
-        target: dict[str, Any] = {
+        target: StopTarget = {
             "reseller_id": reseller_id,
             "merchant_id": merchant_id,
             "campaign_id": campaign_id,

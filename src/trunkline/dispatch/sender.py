@@ -20,7 +20,7 @@ from prometheus_client import Counter as Metric
 
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
-from trunkline.dispatch.carrier_responses import ResultWriter
+from trunkline.dispatch.carrier_responses import CarrierResponseWriter
 from trunkline.dispatch.cooldowns import CarrierAnswer, CarrierUnreachable
 from trunkline.model import Intent, idempotency_key
 from trunkline.store import lead_edits
@@ -117,7 +117,7 @@ class Sender:
         clock: Clock,
         carriers: CarrierDirectory,
         callbacks: Callbacks,
-        results: ResultWriter,
+        results: CarrierResponseWriter,
         limits: SenderLimits,
         killed: Callable[[], object],
         unwanted: IsUnwanted,

@@ -1,7 +1,7 @@
 """Settlement: what follows for leads and channels from the facts of their attempts.
 
-Two callers: `ResultWriter` with the carrier's response to our request, and `CallFold` with the events it sends later.
-Both lock the leads first, write facts and consequences in one transaction, and update Valkey afterwards.
+Two callers: `CarrierResponseWriter` with the carrier's response to our request, and `CallFold` with the events that it
+sends later. Both lock the leads first, write facts and consequences in one transaction, and update Valkey afterwards.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ from trunkline.dispatch import call_evidence, missing_agents
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.errors import ProjectionLost
 from trunkline.leads.calling_policy import Effective
-from trunkline.leads.cancellation import after_cancellation
 from trunkline.leads.limits import day_of
 from trunkline.leads.retries import Retries
+from trunkline.leads.settle_decision import after_cancellation
 from trunkline.leads.windows import Opening
 from trunkline.model import CallFacts, Entry, Finish, LeadDecision, Outcome
 from trunkline.states import AttemptState, LeadStatus

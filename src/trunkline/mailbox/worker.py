@@ -375,7 +375,7 @@ class MailboxWorker(Loop):
         leave_behind(attempt.slot_task)
         leave_behind(attempt.task)
         self._slot_freed.set()
-        error = HandlerStuck(f"The handler was told to stop and goes on, at {place}")
+        error = HandlerStuck(f"The handler was cancelled and goes on, at {place}")
         failing = asyncio.create_task(self._processor.abandon(attempt, error), name="mailbox_abandoned")
         self._abandoning.add(failing)
         failing.add_done_callback(self._abandoned)

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
-from trunkline.model import Agent, Budget, CallFacts, Entry, Finish, ReportedOutcome, Retry
-from trunkline.states import GIVEN_UP, AttemptState, LeadStatus, sources
+from trunkline.model import Agent, Budget, CallFacts, Entry, Finish, Retry
+from trunkline.states import WRITTEN_OFF, AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import Area
@@ -19,10 +19,18 @@ _SQL = Area("attempts")
 
 
 # The states from which a late response to the dial request may still move an attempt.
-_SOURCES = {to: ",".join(state for state in sources(to) if state not in GIVEN_UP) for to in AttemptState}
+_SOURCES = {to: ",".join(state for state in sources(to) if state not in WRITTEN_OFF) for to in AttemptState}
 
 # An index refuses a row: the call's id, its channel or its position as the live one is another attempt's.
 TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
+
+
+class ReportedOutcome(Value, frozen=True):
+    """The part of an agent's report that decides about the lead."""
+
+    disposition: str | None = None
+    opt_out: bool = False
+    callback_at: datetime | None = None
 
 
 class Attempt(Value, frozen=True):
@@ -43,7 +51,7 @@ class Attempt(Value, frozen=True):
     cancel_reason: str | None = None
     hang_up_wanted: bool = False
     lead_outcome: str | None = None
-    # Whose call it is, to whom, since when, and what money was reserved for it.
+    # The call's tenant and callee, its start, and the money that was reserved for it.
     tenant: Tenant = PLATFORM
     campaign_id: UUID | None = None
     phone: Private[str] = ""
@@ -51,7 +59,8 @@ class Attempt(Value, frozen=True):
     # The time whose day it was counted under.
     counted_at: datetime | None = None
     reserved_micros: int = 0
-    # When it was read, by Postgres's clock.
+    # What its agent reported, and when that was read, by Postgres's clock.
+    report: ReportedOutcome | None = None
     read_at: datetime | None = None
     # The agent that the call was assigned to; None: none was.
     allocation: "CallAllocation | None" = None
@@ -170,9 +179,6 @@ def _attempt(row: Any) -> Attempt:
             agent=Agent(row["agent"]) if row["agent"] else None,
             carrier_cost_micros=row["carrier_cost_micros"],
             carrier_cost_currency=row["carrier_cost_currency"],
-            report=ReportedOutcome(row["disposition"], row["opt_out"], row["callback_at"])
-            if row["is_reported"]
-            else None,
         ),
         lead_status=LeadStatus(row["lead_status"]) if row["lead_status"] else None,
         budget=Budget(
@@ -192,6 +198,9 @@ def _attempt(row: Any) -> Attempt:
         timezone=row["timezone"],
         counted_at=row["counted_at"],
         reserved_micros=row["reserved_micros"],
+        report=ReportedOutcome(row["disposition"], row["opt_out"], row["callback_at"])
+        if row["is_reported"]
+        else None,
         read_at=row["read_at"],
         allocation=CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"], row["was_refused"])
         if row["is_allocated"]
@@ -332,7 +341,7 @@ async def mark_in_doubt(conn: Connection, attempt_ids: Sequence[UUID]) -> list[U
 async def write_off(
     tx: Connection, attempt_id: UUID, state: AttemptState, reason: str, held_s: float
 ) -> bool:
-    """End a doubt without a call. False if a webhook came first."""
+    """End an in-doubt attempt without a call. False if a webhook came first."""
     return await tx.fetchval(_SQL.write_off, attempt_id, state.value, reason, held_s) is not None
 
 

@@ -11,5 +11,5 @@ from trunkline.states import AttemptState
 def after_call(
     answered_at: datetime | None, end_reason: str | None, budget: Budget, retries: Retries = DEFAULT
 ) -> LeadDecision:
-    ended = CallFacts(AttemptState.ENDED, answered_at=answered_at, end_reason=end_reason)
-    return after_facts(ended, budget, retries)
+    facts = CallFacts(AttemptState.ENDED, answered_at=answered_at, end_reason=end_reason)
+    return after_facts(facts, None, budget, retries)

@@ -45,10 +45,10 @@ class EventIn(Body):
         None,
         min_length=1,
         max_length=KEY_BYTES_MAX,
-        description="The same key again is the same event. Without one, a repetition is another event.",
+        description="A repeated key is the same event. Without a key, a repeated request appends another event.",
     )
     urgent: bool | None = Field(
-        None, description="`false`: it may wait for the next sweep of mailboxes, within a second."
+        None, description="`false`: the event may wait for the next sweep of mailboxes, within a second."
     )
 
 
@@ -56,7 +56,7 @@ class ReceiptOut(Out):
     kind: str
     key: str
     seq: int = Field(description="The event's number in its mailbox.")
-    created: bool = Field(description="`false`: it was there already.")
+    created: bool = Field(description="`false`: the event was appended before.")
 
 
 async def may_append(request: Request, kind: KindPath, key: KeyPath, api: Deps) -> None:
@@ -108,6 +108,8 @@ async def append_event(
 def inbox_of(api: Api) -> Inbox:
     if api.deps.inbox is None:
         raise ApiError(
-            503, "mailboxes_unavailable", "This process has no mailboxes. Ask one with the role api."
+            503,
+            "mailboxes_unavailable",
+            "This process has no mailboxes. Send the request to one with the role api.",
         )
     return api.deps.inbox

@@ -107,12 +107,12 @@ class EnrichmentService:
     def __init__(self, outbox: Outbox):
         self._outbox = outbox
 
-    async def ask(self, tx: Connection, wanted: Iterable[Wanted]) -> list[Inserted]:
+    async def enqueue(self, tx: Connection, wanted: Iterable[Wanted]) -> list[Inserted]:
         return await request_enrichment(tx, self._outbox, wanted)
 
-    def wake(self, asked: list[Inserted]) -> None:
+    def wake(self, enqueued: list[Inserted]) -> None:
         """After the commit."""
-        self._outbox.wake(*asked)
+        self._outbox.wake(*enqueued)
 
 
 class CallEnrichment:
