@@ -223,8 +223,8 @@ class IntentBatch:
                 self._cases.append(case_of(grant, lead, policy))
             except Exception as error:
                 self._refusals[grant.attempt_id] = _failed(lead, error)
-        needy = [case for case in self._cases if self._rules.agents.needs_agent(case.lead)]
-        self._terms = await self._rules.overdialling.terms(tx, needy)
+        with_agents = [case for case in self._cases if self._rules.agents.needs_agent(case.lead)]
+        self._terms = await self._rules.overdialling.terms(tx, with_agents)
 
     async def _lock_limits(self, tx: Connection) -> LimitCounts:
         """The names under which the cases are counted; and count under the locks. The account's lock covers the paces

@@ -29,7 +29,7 @@ Owner: TypeAlias = tuple[str, str, UUID | None]
 UNREADABLE = resolve()
 
 
-class Owned(Protocol):
+class PolicySubject(Protocol):
     """A lead, a flow or a call: the policies of its owners apply to it."""
 
     @property
@@ -86,7 +86,7 @@ class Policies:
         )
         return Abandonment(message, effective.abandon_threshold_s)
 
-    async def of(self, conn: Connection, owned: Iterable[Owned]) -> list[Effective]:
+    async def of(self, conn: Connection, owned: Iterable[PolicySubject]) -> list[Effective]:
         """One for each, in their order. `UNREADABLE` where a layer cannot be read: no call is better than one against
         its rules."""
         oldest_s = time.monotonic() - self._fresh_s
