@@ -18,7 +18,7 @@ from trunkline.bus import connection as bus_connection
 from trunkline.bus import schedule
 from trunkline.client import TrunklineClient
 from trunkline.dispatch import sender
-from trunkline.dispatch.intent import is_cancelled
+from trunkline.dispatch.sender import is_cancelled
 from trunkline.store import attempts as store_attempts
 from trunkline.store import lead_edits
 from trunkline.store.tenants import PLATFORM

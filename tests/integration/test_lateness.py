@@ -11,7 +11,7 @@ from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.api.routes.leads import AttemptOut
 from trunkline.bus import channels
 from trunkline.control.controls import Stops
-from trunkline.dispatch.configuration import read as read_configuration
+from trunkline.dispatch.channel_reconciler import read_configuration
 from trunkline.store import alarms, controls, leads, live
 from trunkline.store.controls import Level, NewStop, Scope
 from trunkline.store.tenants import PLATFORM

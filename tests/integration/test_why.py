@@ -17,13 +17,13 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
 from trunkline.control.controls import Controls, Stops
-from trunkline.dispatch.configuration import DialStops
-from trunkline.dispatch.gates_limits import DOUBTS_MIN
+from trunkline.dispatch.gates import DOUBTS_MIN
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.refusals import Refusal, RefusalReason
+from trunkline.dispatch.rollout import DialStops
 from trunkline.dispatch.why import DispatchView, Why, why
 from trunkline.dispatch.why_words import gate_of
 from trunkline.leads.calling_policy import CallingPolicy
+from trunkline.model import Refusal, RefusalReason
 from trunkline.store import controls, cooldowns
 from trunkline.store.agents import SlotRule
 from trunkline.store.controls import Level, NewStop, Scope
@@ -342,7 +342,7 @@ async def intended(scene: Scene, lead: UUID, *, is_left_out: bool) -> Refusal:
         return stops(*target) or ("event_dispatch" if is_left_out else None)
 
     intents = await scene.dialing.intend(scene.dialing.grant(lead), stopped=stopped, **scene.rules)
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     return refusal
 
 

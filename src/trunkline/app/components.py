@@ -18,27 +18,23 @@ from trunkline.control.notifier import AlarmNotifier, NotifierTimes
 from trunkline.control.presence import Presence
 from trunkline.control.refresh import ControlRefresh
 from trunkline.control.webhook import AlarmWebhook
-from trunkline.dispatch.agents import AgentRule, NoAgentsNeeded
 from trunkline.dispatch.calls import LIMITS, CallFold
 from trunkline.dispatch.carrier_responses import CarrierResponseWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
-from trunkline.dispatch.checker import Checker
-from trunkline.dispatch.checks import CheckLimits
-from trunkline.dispatch.closed_windows import reopen
-from trunkline.dispatch.configuration import DialStops
+from trunkline.dispatch.checker import Checker, CheckLimits
 from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.fallback import PostgresFallback
-from trunkline.dispatch.intent import is_cancelled
-from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.gates import AgentRule
+from trunkline.dispatch.grants import NoAgentsNeeded
+from trunkline.dispatch.intent import Rules
 from trunkline.dispatch.live_calls import LiveCalls
 from trunkline.dispatch.loader import schedule_best_effort
 from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.precheck_scanner import PrecheckScanner
-from trunkline.dispatch.prechecks import Prechecks
-from trunkline.dispatch.rollout import Rollout
-from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
+from trunkline.dispatch.prechecks import Prechecks, PrecheckScanner
+from trunkline.dispatch.rollout import DialStops, Rollout
+from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits, is_cancelled
 from trunkline.dispatch.settlement import Settler
 from trunkline.http.outgoing import Outgoing
 from trunkline.jobs.api import JobsApi
@@ -324,13 +320,13 @@ class Dispatch:
         rules = Rules(
             policies=policies,
             stopped=DialStops(control.controls, control.rollout),
-            mark=lambda: control.guardian.mark,
+            guardian=control.guardian,
             account_pace=ingress.carriers.starts_per_s,
             agents=self.agents,
             overdialling=Overdialling(router.slot_rule),
             unreachable=self.cooldowns.unreachable,
         )
-        prechecks = Prechecks(database, self.to_tenants, rules)
+        prechecks = Prechecks(database, self.to_tenants, policies)
         self.precheck_scanner = PrecheckScanner(database, bus, control.controls, policies, prechecks)
         sender = Sender(
             runtime.clock,
@@ -356,7 +352,6 @@ class Dispatch:
             sender,
             settings.identity,
             rules,
-            partial(reopen, database, rules),
             DialerLimits(
                 batch_max=settings.dispatch.batch_max,
                 wait_max_s=settings.dispatch.idle_wait_s,

@@ -56,20 +56,11 @@ class GiveBack(Value, frozen=True):
     how: GrantReturn
     # By Postgres's clock; 0 is now, and a negative value that many ms from now: no process's clock counts.
     until_ms: int = 0
-    # The attempt that calls the person, for BEHIND.
-    behind: UUID | None = None
-    # For PARK: the end of any call unparks it too, because it frees what the flow lacks.
-    until_a_release: bool = False
+    # For BEHIND the attempt that calls the person; `ANY_RELEASE` for a PARK that the end of any call ends too, because
+    # it frees what the flow lacks; `COOLDOWN` for a REST that Postgres may end at any time.
+    subject: str = ""
     # Whether the lead has to wait until then. False: the platform failed, and its lateness keeps counting.
     is_wait: bool = False
-    # For REST and REST_ALL: a cooldown, which Postgres may end at any time.
-    is_cooldown: bool = False
-
-    @property
-    def subject(self) -> str:
-        if self.behind is not None:
-            return str(self.behind)
-        return ANY_RELEASE if self.until_a_release else COOLDOWN if self.is_cooldown else ""
 
 
 def to_ms(moment: datetime) -> int:

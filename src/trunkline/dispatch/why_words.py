@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from trunkline.dispatch.refusals import RefusalReason
+from trunkline.model import RefusalReason
 from trunkline.store.decisions import RecordedDecision
 
 

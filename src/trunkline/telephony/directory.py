@@ -36,25 +36,28 @@ class CarrierDirectory:
             self._built[name] = (wanted, carrier_for(carrier, wanted))
         return self._built[name][1]
 
+    def find(self, carrier: str, account: str) -> Carrier | None:
+        """None: no such account is configured, or nothing can be sent through it."""
+        try:
+            return self.get(carrier, account)
+        except CarrierConfigError:
+            return None
+
     def starts_per_s(self, carrier: str, account: str) -> float | None:
         """How fast the platform starts calls of an account, so that none waits in the carrier's own queue; by default
         the carrier's limit for every account."""
         wanted = self._account((carrier, account))
         if wanted is None or wanted.starts_per_s is not None:
             return wanted.starts_per_s if wanted else None
-        try:
-            return self.get(carrier, account).limits.starts_per_s
-        except CarrierConfigError:
-            return None  # nothing can be sent through it
+        found = self.find(carrier, account)
+        return found.limits.starts_per_s if found else None
 
     def media_authorization(self, carrier: str | None, account: str | None, url: str) -> str | None:
         """The account that a call was made with opens its recording, at its carrier's own hosts."""
         if carrier is None or account is None:
             return None
-        try:
-            return self.get(carrier, account).media_authorization(url)
-        except CarrierConfigError:
-            return None
+        found = self.find(carrier, account)
+        return found.media_authorization(url) if found else None
 
     @property
     def names(self) -> list[AccountName]:

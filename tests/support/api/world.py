@@ -31,7 +31,7 @@ from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
 from trunkline.control.flags import Flags
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch.checks import Resolution
+from trunkline.dispatch.checker import Resolution
 from trunkline.jobs.api import JobsApi
 from trunkline.jobs.notifier import JobNotifier
 from trunkline.mailbox.inbox import Inbox
