@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from trunkline.bus import connection as bus_connection
-from trunkline.bus import router_views
+from trunkline.bus import router as bus_router
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.bus.server_time import server_time_s
+from trunkline.bus.router import RouterBus
 from trunkline.errors import BusUnavailable, MigrationError, StoreUnavailable
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.rule_packs import Pack, known_packs, named, warnings
@@ -162,7 +162,7 @@ async def _bus(settings: Settings, url: str) -> AsyncIterator[Bus]:
 async def _valkey(settings: Settings, url: str) -> Finding:
     try:
         async with _bus(settings, url) as bus:
-            await server_time_s(bus)
+            await bus.server_time_s()
             policy = await bus.client.config_get("maxmemory-policy")
     except BusUnavailable as error:
         return Finding("Valkey", "problem", f"{error}. Check REDIS_URL")
@@ -191,7 +191,7 @@ async def examine_router(settings: Settings, redis_url: str, database_url: str |
         return Finding("pods", "problem", detail)
     try:
         async with _bus(settings, redis_url) as bus:
-            counts = await router_views.counts(bus, RouterKeys(settings.router_key_prefix))
+            counts = await bus_router.counts(RouterBus(bus, RouterKeys(settings.router_key_prefix)))
     except BusUnavailable as error:
         return Finding("pods", "problem", f"{error}. Check REDIS_URL")
     return judge_pods({pool.tier: pool.assigned for pool in counts.pools}, settings.router.tiers)
