@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-# The secret also encrypts and signs elsewhere: each use has its own derived key.
-_PURPOSE = b"trunkline call token 1"
+from trunkline.sealing import derived_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +31,7 @@ class CallKeys:
 
     @classmethod
     def from_secrets(cls, secrets: Sequence[str]) -> "CallKeys":
-        if not secrets or not all(secrets):
-            raise ValueError("at least one secret, and none of them empty")
-        return cls(tuple(hmac.digest(secret.encode(), _PURPOSE, "sha256") for secret in secrets))
+        return cls(derived_keys(secrets, b"trunkline call token 1"))
 
     def sign(self, attempt_id: UUID, call_id: str, turn: int = 0) -> str:
         """Without the attempt's id, which travels beside it: Exotel takes 256 characters for all parameters."""

@@ -11,9 +11,7 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from trunkline.agent import token
-
-# The secret also encrypts and signs elsewhere: each use has its own derived key.
-_PURPOSE = b"trunkline stream token 1"
+from trunkline.sealing import derived_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +22,7 @@ class StreamKeys:
 
     @classmethod
     def from_secrets(cls, secrets: Sequence[str]) -> "StreamKeys":
-        if not secrets or not all(secrets):
-            raise ValueError("at least one secret, and none of them empty")
-        return cls(tuple(hmac.digest(secret.encode(), _PURPOSE, "sha256") for secret in secrets))
+        return cls(derived_keys(secrets, b"trunkline stream token 1"))
 
     def pod_secrets(self, pod: str) -> list[bytes]:
         return [_pod_secret(key, pod) for key in self.keys]
