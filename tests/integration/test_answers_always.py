@@ -17,6 +17,7 @@ from tests.support.faults.proxy import TcpProxy
 from trunkline.dispatch import late_facts
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.errors import StoreUnavailable
+from trunkline.http.carrier_session import basic
 from trunkline.router.call_tokens import CallKeys
 from trunkline.router.stream_finder import NoStream, StreamFinder
 from trunkline.store import accounts as store_accounts
@@ -28,7 +29,6 @@ from trunkline.telephony.callbacks import basic_password, callback_url, fallback
 from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.credentials import Vault
-from trunkline.telephony.session import basic
 
 ANSWERED = {"CallSid": "CA1", "CallStatus": "in-progress", "To": "+14155550123", "From": "+14155550100"}
 RINGING = {**ANSWERED, "CallStatus": "ringing", "Direction": "inbound"}

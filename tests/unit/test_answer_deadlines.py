@@ -24,7 +24,7 @@ from trunkline.router.allocator import Allocator
 from trunkline.router.pods import Pods
 from trunkline.store.keys import ApiKey
 from trunkline.telephony import account_refresher
-from trunkline.telephony.retry_orders import ASK_AGAIN
+from trunkline.telephony.xml_documents import ASK_AGAIN
 from trunkline.testing.clock import ManualClock
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

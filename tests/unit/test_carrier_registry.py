@@ -2,7 +2,8 @@ import pytest
 
 from trunkline.errors import TrunklineError
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError, carrier_for
+from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError
+from trunkline.telephony.directory import carrier_for
 
 KEYS = CallbackKeys.from_secrets(["secret"])
 CREDENTIALS = {"account_sid": "AC1", "auth_token": "do not show"}

@@ -14,17 +14,18 @@ import aiohttp
 
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.answered_calls import REFUSED_CODES, StreamEnd, StreamRecord
-from trunkline.telephony.simulator.wire import Frames, StreamOrder
+from trunkline.telephony.simulator.wire import StreamOrder
 
 if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import SimulatedCall
+    from trunkline.telephony.simulator.frames import Frames
 
 # Close codes of an agent that has finished: normal, or going away.
 _IN_ORDER = frozenset({1000, 1001})
 
 
 class _Socket:
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, frames: Frames) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, frames: "Frames") -> None:
         self._socket = socket
         self._frames = frames
         self._opened_at = asyncio.get_running_loop().time()
@@ -103,7 +104,7 @@ class MediaStreams:
             await self._session.close()
 
     async def _talk(
-        self, call: "SimulatedCall", stream: StreamOrder, frames: Frames, record: StreamRecord
+        self, call: "SimulatedCall", stream: StreamOrder, frames: "Frames", record: StreamRecord
     ) -> None:
         async with asyncio.timeout(self._connect_timeout_s) as connecting:
             async with self._opened().ws_connect(

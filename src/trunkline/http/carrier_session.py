@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from trunkline.clock import Clock, SystemClock
-from trunkline.telephony.connection import REPLY_BYTES_MAX, Connection
-from trunkline.telephony.http_exchange import Exchange, NotSent
-from trunkline.telephony.http_origin import Origin, split
+from trunkline.http.connections import REPLY_BYTES_MAX, Connection, Exchange, NotSent, Origin, split
 from trunkline.value import Value
 
 _LINGER_0_S = struct.pack("ii", 1, 0)
