@@ -40,10 +40,10 @@ from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import BeatRule, RouterBus
 from trunkline.embedded import Engines
 from trunkline.embedded.ports import free_port
+from trunkline.http.connections import HttpReply
 from trunkline.routing import Allocation, PodHeartbeat, RegisteredPod
 from trunkline.store.migrate import migrate
-from trunkline.telephony.http_exchange import HttpReply
-from trunkline.telephony.simulator.webhook_client import Outgoing, Timeouts, WebhookClient
+from trunkline.telephony.simulator.webhooks import Outgoing, Timeouts, WebhookClient
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 PAIRS, SLICES = max(50, round(600 * SCALE)), 15

@@ -16,6 +16,7 @@ from tests.support.api.webhooks import KEYS, SECRET, Door, count, open_door
 from tests.support.faults.proxy import TcpProxy
 from trunkline.dispatch import late_facts
 from trunkline.errors import StoreUnavailable
+from trunkline.http.carrier_session import basic
 from trunkline.routing import Unallocated, WhyUnallocated
 from trunkline.store import accounts as store_accounts
 from trunkline.store.accounts import NewAccount
@@ -26,7 +27,6 @@ from trunkline.telephony.callbacks import basic_password, callback_url, fallback
 from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.credentials import Vault
-from trunkline.telephony.session import basic
 
 ANSWERED = {"CallSid": "CA1", "CallStatus": "in-progress", "To": "+14155550123", "From": "+14155550100"}
 RINGING = {**ANSWERED, "CallStatus": "ringing", "Direction": "inbound"}

@@ -29,8 +29,8 @@ from trunkline.jobs.platform.catalogue import PlatformParts, job_files, known_ty
 from trunkline.jobs.platform.enrichment import Authorize, CallSource, Enricher, Wanted, request_enrichment
 from trunkline.jobs.platform.exports import EXPORT, Export
 from trunkline.jobs.platform.retention import FileRetention
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.model import new_id
+from trunkline.sealing import Sealer
 from trunkline.states import LeadStatus
 from trunkline.store import enrichments, tenants, webhook_endpoints
 from trunkline.store.enrichments import Enriched, Item

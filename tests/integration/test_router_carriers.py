@@ -35,8 +35,8 @@ from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.environment import accounts_of
-from trunkline.telephony.plivo_signature import signature_v3
-from trunkline.telephony.twilio_signature import signature
+from trunkline.telephony.plivo_webhooks import signature_v3
+from trunkline.telephony.twilio_webhooks import signature
 
 PUBLIC = "https://router.example.com"
 KEYS = CallbackKeys.from_secrets(["a platform secret of at least 32 characters"])

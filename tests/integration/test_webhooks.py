@@ -14,6 +14,7 @@ from twilio.request_validator import RequestValidator  # type: ignore[import-unt
 from tests.support.api.webhooks import EXAMPLES, KEYS, TWILIO_TOKEN, Door, count, open_door, reverse_proxy
 from tests.support.faults.proxy import TcpProxy
 from tests.support.waiting import eventually
+from trunkline.http.carrier_session import basic
 from trunkline.router.connector import Stream
 from trunkline.routing import Unallocated, WhyUnallocated
 from trunkline.telemetry import metrics
@@ -21,7 +22,6 @@ from trunkline.telephony.callbacks import basic_password, verify_callback
 from trunkline.telephony.carrier import CallbackTag
 from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.forms import FORM
-from trunkline.telephony.session import basic
 
 SIGNER = RequestValidator(TWILIO_TOKEN)
 ENDED = {"CallSid": "CA1", "CallStatus": "completed", "SequenceNumber": "3", "CallDuration": "42"}

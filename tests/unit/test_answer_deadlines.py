@@ -23,7 +23,7 @@ from trunkline.router import allocator
 from trunkline.router.allocator import Allocator
 from trunkline.store.keys import ApiKey
 from trunkline.telephony import account_refresher
-from trunkline.telephony.retry_orders import ASK_AGAIN
+from trunkline.telephony.xml_documents import ASK_AGAIN
 from trunkline.testing.clock import ManualClock
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

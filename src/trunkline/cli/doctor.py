@@ -35,7 +35,7 @@ from trunkline.store.database import CANNOT_CONNECT, Connection, describe
 from trunkline.store.driver import NO_SUCH_TABLE, SERVER_ERROR, SingleConnection, connect_single
 from trunkline.store.policy import PolicyKey
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
-from trunkline.telephony.carrier import NumbersUnavailable
+from trunkline.telephony.carrier import Unavailable
 from trunkline.telephony.carrier_registry import STREAMLESS, CarrierAccount, CarrierConfigError
 from trunkline.telephony.credentials import Opened, Vault
 from trunkline.telephony.directory import AccountName, CarrierDirectory
@@ -324,10 +324,10 @@ async def _account(directory: CarrierDirectory, name: AccountName) -> Finding:
     except CarrierConfigError as error:
         return Finding(_name(name), "problem", str(error))
     match found:
-        case NumbersUnavailable(reason=reason, is_unauthorized=True):
+        case Unavailable(reason=reason, is_unauthorized=True):
             hint = f"the carrier rejects these credentials ({reason}); its webhooks would be refused too"
             return Finding(_name(name), "problem", hint)
-        case NumbersUnavailable(reason=reason):
+        case Unavailable(reason=reason):
             return Finding(
                 _name(name), "problem", f"cannot be reached: {reason}. Check the network and the base URL"
             )

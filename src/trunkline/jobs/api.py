@@ -7,8 +7,8 @@ from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.platform.catalogue import job_files, known_types
 from trunkline.jobs.platform.files import FileStore
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.registry import Registry
+from trunkline.sealing import Sealer
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,10 @@ from uuid import UUID
 
 from trunkline.agent import token
 from trunkline.routing import Allocation
+from trunkline.sealing import derived_keys
 
 _STREAMS = b"trunkline stream token 1"
 _CALLS = b"trunkline call token 1"
-
-
-def _derived(secrets: Sequence[str], purpose: bytes) -> tuple[bytes, ...]:
-    if not secrets or not all(secrets):
-        raise ValueError("at least one secret, and none of them empty")
-    return tuple(hmac.digest(secret.encode(), purpose, "sha256") for secret in secrets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class StreamKeys:
 
     @classmethod
     def from_secrets(cls, secrets: Sequence[str], base_url: str = "wss://localhost:8081") -> "StreamKeys":
-        return cls(_derived(secrets, _STREAMS), base_url)
+        return cls(derived_keys(secrets, _STREAMS), base_url)
 
     def pod_secrets(self, pod: str) -> list[bytes]:
         return [_pod_secret(key, pod) for key in self.keys]
@@ -84,7 +79,7 @@ class CallKeys:
 
     @classmethod
     def from_secrets(cls, secrets: Sequence[str]) -> "CallKeys":
-        return cls(_derived(secrets, _CALLS))
+        return cls(derived_keys(secrets, _CALLS))
 
     def sign(self, attempt_id: UUID, call_id: str, turn: int = 0) -> str:
         """Without the attempt's id, which travels beside it: Exotel takes 256 characters for all parameters."""

@@ -14,11 +14,11 @@ import msgspec
 
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Outcome, Policy
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import deliver, ensure_endpoint
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
 from trunkline.leads.outcomes import legacy
+from trunkline.sealing import Sealer
 from trunkline.store import lead_reopenings, leads, webhook_endpoints
 from trunkline.store.database import Connection, Database
 from trunkline.store.lead_reopenings import Reopening

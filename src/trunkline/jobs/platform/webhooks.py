@@ -20,10 +20,10 @@ from trunkline.http.outgoing import FAILURES, Outgoing, was_refused
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy
 from trunkline.jobs.platform import signing
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
 from trunkline.model import new_id
+from trunkline.sealing import Sealer
 from trunkline.store import webhook_endpoints
 from trunkline.store.database import Connection, Database
 from trunkline.store.jobs import Inserted

@@ -15,21 +15,11 @@ from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from trunkline.clock import Clock, SystemClock
-from trunkline.telephony.connection import REPLY_BYTES_MAX, Connection
-from trunkline.telephony.http_exchange import Exchange, NotSent
-from trunkline.telephony.http_origin import Origin, split
-from trunkline.value import Value
+from trunkline.http.connections import REPLY_BYTES_MAX, Connection, Exchange, NotSent, Origin, split
 
 _LINGER_0_S = struct.pack("ii", 1, 0)
 # An account uses one or two hosts. Beyond this, which only redirecting replies could cause, all are dropped.
 _ORIGINS_MAX = 64
-
-
-class _Request(Value, frozen=True):
-    content: bytes
-    until_s: float
-    send_by_boottime_s: float | None
-    is_repeatable: bool
 
 
 def basic(username: str, password: str) -> str:
@@ -96,36 +86,33 @@ class CarrierSession:
         except ValueError as error:
             return _not_connected(error)
         first_lines = f"{method} {target} HTTP/1.1\r\nHost: {origin.host}\r\n"
-        request = _Request(
-            f"{first_lines}{self._head}{head}\r\n".encode() + body,
-            until_s,
-            send_by_boottime_s,
-            method != "POST",
-        )
+        content = f"{first_lines}{self._head}{head}\r\n".encode() + body
         kept_alive = origin.reused()
-        if kept_alive is None:
-            return await self._over_a_new_one(origin, request)
-        exchange = await self._over(kept_alive, origin, request)
-        if request.is_repeatable and kept_alive.closed_before_reply:
-            return await self._over_a_new_one(origin, request)
-        return exchange
-
-    async def _over_a_new_one(self, origin: Origin, request: _Request) -> Exchange:
-        left_s = request.until_s - asyncio.get_running_loop().time()
+        if kept_alive is not None:
+            exchange = await self._over(kept_alive, origin, content, until_s, send_by_boottime_s)
+            if method == "POST" or not kept_alive.closed_before_reply:
+                return exchange
         try:
+            left_s = until_s - asyncio.get_running_loop().time()
             connection = await origin.connected(min(self._connect_timeout_s, left_s))
         except Exception as error:  # whatever it is, nothing was written
             return _not_connected(error)
-        return await self._over(connection, origin, request)
+        return await self._over(connection, origin, content, until_s, send_by_boottime_s)
 
-    async def _over(self, connection: Connection, origin: Origin, request: _Request) -> Exchange:
-        send_by_s = request.send_by_boottime_s
+    async def _over(
+        self,
+        connection: Connection,
+        origin: Origin,
+        content: bytes,
+        until_s: float,
+        send_by_boottime_s: float | None,
+    ) -> Exchange:
         try:
-            if send_by_s is not None and self._clock.boottime_s() > send_by_s:
+            if send_by_boottime_s is not None and self._clock.boottime_s() > send_by_boottime_s:
                 return NotSent("not_sent_in_time", "connected after the deadline")
             if not connection.is_free:
                 return NotSent("not_connected", "closed at once")
-            return await connection.exchange(request.content, request.until_s)
+            return await connection.exchange(content, until_s)
         finally:
             origin.put_back(connection)
 
