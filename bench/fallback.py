@@ -73,13 +73,13 @@ FROM generate_series(0, {leads} - 1) AS n, LATERAL (SELECT now() - make_interval
 HOLD_ALL = """
 INSERT INTO attempts (id, direction, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
                       to_phone, from_phone, dialer, state)
-SELECT gen_random_uuid(), 'inbound', 1, 'bench', 'bench-0', n.id, line.no, 'twilio', 'default', n.e164, n.e164, 'bench',
-       'answered'
-FROM numbers AS n, generate_series(1, n.max_channels) AS line (no)
+SELECT gen_random_uuid(), 'inbound', 1, 'bench', 'bench-0', n.id, channel.no, 'twilio', 'default', n.e164, n.e164,
+       'bench', 'answered'
+FROM numbers AS n, generate_series(1, n.max_channels) AS channel (no)
 """
 TYPES = {
     "pools": "text, int",
-    "channels": "text[], uuid[], int, int, uuid[], uuid[]",
+    "channels": "text[], uuid[], int, int, uuid[], uuid[], text[]",
     "flows": "text[], text[], uuid[], int, uuid[]",
 }
 
@@ -154,7 +154,7 @@ async def measure(url: str) -> dict[str, Asks]:
     await connection.execute("TRUNCATE attempts CASCADE")
     await connection.execute("UPDATE leads SET due_at = due_at + interval '1 day'")
     await connection.execute("VACUUM (ANALYZE) leads")
-    found["put_off"] = await ask(url)
+    found["not_due"] = await ask(url)
     await connection.execute("UPDATE leads SET due_at = due_at - interval '1 day'")
     await connection.execute("VACUUM (ANALYZE) leads")
     await connection.close()
@@ -193,7 +193,7 @@ async def explained(url: str, mode: str) -> tuple[int, float]:
         nothing, each = UUID(int=0), [UUID(int=0)] * len(pools)
         for name, args in (
             ("pools", ("", POOLS_MAX)),
-            ("channels", (pools, each, EACH_MIN, WANTED, [], [])),
+            ("channels", (pools, each, EACH_MIN, WANTED, [], [], [])),
             ("flows", (pools, [""] * len(pools), each, EACH_MIN, [nothing])),
         ):
             plan = await explain(connection, name, args)

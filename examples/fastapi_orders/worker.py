@@ -1,4 +1,4 @@
-"""`python -m examples.fastapi_orders.worker` does the work until it is told to stop."""
+"""`python -m examples.fastapi_orders.worker` does the work until it is stopped."""
 
 import asyncio
 

@@ -87,7 +87,7 @@ class Slot(Value, frozen=True):
     source_pool: str = ""
 
 
-class AgentRoom(Value, frozen=True):
+class FreeSlots(Value, frozen=True):
     """Slots that dials could reserve now: of the tiers that every merchant falls back to, together, and of tiers that
     only some merchants have. A hint for the match: the intent decides."""
 
@@ -249,7 +249,7 @@ class Outcome(StrEnum):
     """How a lead can end: not dialled, during the call, in the session.
 
     NO_AGENT: answered, but the call got no agent. BUSY: the callee was busy. Their former names are in
-    `leads.legacy_outcomes`.
+    `leads.outcomes.LEGACY`.
     """
 
     PRECHECK_FAILED = "PRECHECK_FAILED"

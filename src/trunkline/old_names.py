@@ -25,8 +25,19 @@ CLASSES: Mapping[str, str] = {"Happening": "TimelineEvent"}
 # New event -> the event that it was.
 LOG_EVENTS: Mapping[str, str] = {
     "account.refresh_failed": "account.look_failed",
+    "agents.owners_not_written": "agents.owners_untold",
+    "answer.events_not_stored": "answer.not_kept",
+    "answer.events_not_stored_yet": "answer.not_kept_yet",
+    "attempt.absent_when_queried_again": "attempt.absent_when_asked_again",
+    "attempt.written_off": "attempt.given_up",
+    "call.enrichment_not_enqueued": "call.enrichment_not_asked",
+    "call.hang_up_requested": "call.hang_up_asked",
     "call.reappeared_late": "call.surfaced_late",
+    "call.recordings_not_stored": "call.recordings_not_kept",
     "cooldown.begun": "cooldown",
+    "dialer.disowned_not_returned": "dialer.disowned_untold",
+    "dialer.precheck_not_run": "dialer.not_asked",
+    "dialer.refusals_not_returned": "dialer.refusals_untold",
     "jobs.blocks_the_event_loop": "job_blocks_the_event_loop",
     "jobs.claim_undone": "job_claim_undone",
     "jobs.clock_jumped": "job_clock_jumped",
@@ -51,8 +62,12 @@ LOG_EVENTS: Mapping[str, str] = {
     "jobs.wakeup_lost": "poke_lost",
     "jobs.webhook_endpoint_disabled": "webhook_endpoint_disabled",
     "mailbox.wakeups_lost": "mailbox.nudges_lost",
+    "prechecks.moves_not_scheduled": "prechecks.moves_untold",
     "projection.rebuilding": "memory.rebuilding",
     "projection.rebuilt": "memory.rebuilt",
+    "router.merchant_tier_imported": "router.merchant_adopted",
+    "router.release_not_projected": "router.release_untold",
+    "router.valkey_not_updated": "router.valkey_untold",
 }
 
 

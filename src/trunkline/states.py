@@ -86,7 +86,7 @@ ATTEMPT_MOVES: Mapping[AttemptState, frozenset[AttemptState]] = {
 }
 
 # Written off: no call was found. Only the fold moves on from here; a late reply to the dial request does not.
-GIVEN_UP: frozenset[AttemptState] = frozenset({A.ABSENT, A.UNKNOWN})
+WRITTEN_OFF: frozenset[AttemptState] = frozenset({A.ABSENT, A.UNKNOWN})
 
 # The partial unique indexes of `attempts` name the same states; a test compares the two.
 LIVE: frozenset[AttemptState] = frozenset({A.DIALING, A.IN_DOUBT, A.ACCEPTED, A.RINGING, A.ANSWERED})

@@ -134,7 +134,7 @@ def test_every_command_of_the_first_call_page_prints_what_it_shows(tmp_path: Pat
 
 
 def test_every_problem_on_the_page_is_one_that_doctor_reports() -> None:
-    source = (Path(__file__).parents[2] / "src/trunkline/cli/doctor_carriers.py").read_text(encoding="utf-8")
+    source = (Path(__file__).parents[2] / "src/trunkline/cli/doctor.py").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == 6
     for row in rows:

@@ -219,7 +219,7 @@ def set_a_flag(page: Page, site: Site) -> None:
     page.goto(f"{site.url}/console/control")
     page.get_by_text("Change event_dispatch").click()
     form = page.locator("#flag-event_dispatch")
-    form.get_by_label("Percentage of those who are not named").fill("25")
+    form.get_by_label("Percentage of tenants that are not named").fill("25")
     form.get_by_label("Always on for these resellers").fill("a, b")
     form.get_by_label("Always off for these merchants").fill("a2")
     form.get_by_label("Because", exact=True).fill("first quarter")
@@ -281,7 +281,7 @@ def make_a_campaign(page: Page, site: Site) -> None:
     page.goto(f"{site.url}/console/campaigns")
     page.get_by_label("Name").fill("Renewals in May")
     page.get_by_label("Merchant (id)").fill("a1")
-    page.get_by_role("button", name="Make a draft").click()
+    page.get_by_role("button", name="Create a draft").click()
     expect(page.get_by_role("heading", name="Renewals in May")).to_be_visible()
     assert site.ask("SELECT status FROM campaigns WHERE name = 'Renewals in May'") == "DRAFT"
 
@@ -380,7 +380,7 @@ def skip_a_time(page: Page, site: Site) -> None:
 @tries("/reminders/{reminder_id}/ring-now")
 def ring_now(page: Page, site: Site) -> None:
     reminder_id = open_reminder(page, site)
-    page.get_by_role("button", name="Ring the next time now").click()
+    page.get_by_role("button", name="Call the next occurrence now").click()
     said(page)
     assert site.ask(
         "SELECT count(lead_id) FROM reminder_occurrences WHERE reminder_id = $1::uuid", reminder_id
@@ -417,7 +417,7 @@ def undrain_a_pod(page: Page, site: Site) -> None:
     page.goto(f"{site.url}/console/pods/agent-8")
     page.get_by_role("button", name="Drain").click()
     page.get_by_role("link", name="agent-8").first.click() if page.url.endswith("/pods") else None
-    page.get_by_role("button", name="Let it take calls again").click()
+    page.get_by_role("button", name="End the drain").click()
     expect(page.get_by_role("button", name="Drain")).to_be_visible()
     assert not pod_is_draining(site, "agent-8")
 

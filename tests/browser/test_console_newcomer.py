@@ -103,7 +103,7 @@ def test_stopping_a_merchant_is_shown_as_the_reason_on_its_leads(
 ) -> None:
     page.get_by_role("link", name="Stop a2…").click()
     expect(page.get_by_label("Which")).to_have_value("a2")
-    stop = page.get_by_role("region", name="Stop something")
+    stop = page.get_by_role("region", name="Add a stop")
     stop.get_by_label("Reason").fill("complaints about the prompt")
     stop.get_by_role("button", name="Stop").click()
     expect(page.locator(".said.done")).to_contain_text("a2 is stopped")

@@ -70,7 +70,7 @@ def test_a_sign_in_link_opens_the_console_without_a_key(stranger: Page, site: Si
 
 def test_an_open_page_shows_a_new_lead(page: Page, site: Site, ids: dict[str, str]) -> None:
     page.goto(f"{site.url}/console/leads?merchant_id=a2")
-    expect(page.get_by_text("No lead fits.")).to_be_visible()
+    expect(page.get_by_text("No lead matches.")).to_be_visible()
     site.make_lead("a2", "while-open", scheduled_at="2031-01-01T00:00:00Z")
     expect(page.get_by_text("while-open")).to_be_visible()
 

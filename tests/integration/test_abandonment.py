@@ -7,8 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.dispatch.stage import Stage, open_stage
-from trunkline.campaigns.abandonment_gauges import AbandonmentGauges
-from trunkline.campaigns.counting import CampaignCounter
+from trunkline.campaigns.maintenance import AbandonmentGauges, CampaignCounter
 from trunkline.dispatch import agent_reports
 from trunkline.leads import abandonment as rules
 from trunkline.leads.calling_policy import CallingPolicy

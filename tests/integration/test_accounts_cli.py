@@ -47,7 +47,7 @@ async def test_an_account_is_added_listed_and_removed(world: World) -> None:
 async def test_accounts_add_stores_no_account_that_the_carrier_refuses(world: World) -> None:
     result = await add_twilio(world, token="not the token")
     assert result.exit_code != 0
-    assert "does not know these credentials" in str(result.exception)
+    assert "rejects these credentials" in str(result.exception)
     listed = json.loads((await trunkline(world, "accounts", "--json", "list")).stdout)
     assert listed["items"] == []
 

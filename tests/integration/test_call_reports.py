@@ -332,7 +332,7 @@ async def test_a_report_that_cannot_be_stored_is_set_aside_and_its_call_ends(sta
     phone = (await stage.lead(lead_id))["phone"]
     assert await stage.dialing.value("SELECT count(*) FROM do_not_call WHERE phone = $1", phone) == 1
     error = await stage.dialing.value("SELECT error FROM mailbox_events WHERE error IS NOT NULL")
-    assert error.startswith("its report cannot be kept")
+    assert error.startswith("its report cannot be stored")
 
 
 async def test_a_recording_that_cannot_be_stored_does_not_keep_its_call_from_ending(stage: Stage) -> None:

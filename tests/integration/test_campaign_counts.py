@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.api.world import ApiWorld, expect, open_api
-from trunkline.campaigns.counting import CampaignCounter
+from trunkline.campaigns.maintenance import CampaignCounter
 
 ROOT = "/api/v1/campaigns"
 _COUNTED = """

@@ -25,8 +25,7 @@ from tests.support.console.world import (
 from trunkline.console.refill import Typed, refilled
 from trunkline.console.session_auth import COOKIE
 from trunkline.console.sitemap import ACTIONS, PAGES
-from trunkline.control.flags import FlagBoard
-from trunkline.control.provider import Flags
+from trunkline.control.flags import FlagBoard, Flags
 from trunkline.store import call_reports
 from trunkline.store.call_reports import CallReport
 

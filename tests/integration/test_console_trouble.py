@@ -20,7 +20,7 @@ from tests.support.console.world import (
 from tests.support.faults.proxy import TcpProxy
 from trunkline.api.deps import HealthProbe
 from trunkline.bus.server_time import server_time_s
-from trunkline.console import health
+from trunkline.console import layout
 from trunkline.console.sitemap import PAGES
 
 NOBODY = {
@@ -94,7 +94,7 @@ async def test_every_page_is_readable_with_an_empty_database(
 async def test_every_page_is_readable_while_an_engine_is_down_and_after(
     database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "PATIENCE_S", 30.0)  # one that is cut off refuses, and does so at once
+    monkeypatch.setattr(layout, "PATIENCE_S", 30.0)  # one that is cut off refuses, and does so at once
     async with (
         TcpProxy.before(database_url) as postgres,
         TcpProxy.before(redis_url) as valkey,
@@ -122,7 +122,7 @@ async def test_every_page_is_readable_while_an_engine_is_down_and_after(
             assert "Postgres is away" in text(answer), page
             assert is_readable(answer), page
         stranger = await world.stranger().sign_in("a-key-that-nobody-asked-about")
-        assert (stranger.status, "nobody can be signed in" in text(stranger)) == (503, True)
+        assert (stranger.status, "sign-in is not possible" in text(stranger)) == (503, True)
         await postgres.heal()
 
         for page, answer in (await seen(world, visitor, pages)).items():
@@ -170,4 +170,4 @@ async def test_every_page_shows_that_no_process_leads(
         for page, answer in (await seen(world, visitor, addresses(PAGES, ids))).items():
             assert answer.status == 200, page
             assert "no leader" in text(answer).lower(), page
-        assert "Nobody leads" in text(await visitor.open("/console"))
+        assert "No leader" in text(await visitor.open("/console"))

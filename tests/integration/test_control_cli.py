@@ -12,8 +12,7 @@ from typer.testing import CliRunner, Result
 from tests.support.api.http_server import serve
 from tests.support.api.world import ADMIN_KEY, ApiWorld, open_api
 from trunkline.cli.control import ControlCommandError, app
-from trunkline.control.flags import FlagBoard
-from trunkline.control.provider import Flags
+from trunkline.control.flags import FlagBoard, Flags
 
 Run = Callable[..., Awaitable[Result]]
 

@@ -10,10 +10,9 @@ from tests.support.waiting import eventually
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
+from trunkline.control.continuity import Guardian
 from trunkline.control.controls import Controls
-from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
-from trunkline.control.guardian import Guardian
-from trunkline.control.provider import Flags
+from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, Flags
 from trunkline.control.refresh import INTERVAL_S, ControlRefresh
 from trunkline.store import controls, flags
 from trunkline.store import database as store_database
@@ -196,26 +195,6 @@ async def test_without_postgres_the_last_known_state_holds_and_the_gauges_say_so
     assert metrics.REGISTRY.get_sample_value("trunkline_controls_age_seconds") == 60
     gauge = metrics.REGISTRY.get_sample_value("trunkline_alarm", {"name": "postgres_unreachable"})
     assert gauge == 1
-
-
-async def test_may_start_refuses_under_a_promoter_stop_or_a_later_beat(database: Database, bus: Bus) -> None:
-    one = await opened(database, bus)
-    mark = one.guardian.mark
-    assert mark is not None
-
-    async def may_start(beat: int = mark.beat) -> bool:
-        async with database.transaction() as tx:
-            return await controls.may_start(tx, mark.installation, beat)
-
-    assert await may_start()
-    assert not await may_start(mark.beat + 1), "an earlier moment of the database"
-    await stop(database, Scope.MERCHANT, "shop")
-    assert await may_start()
-    await stop(database, Scope.PROMOTER, ends_in_s=100)
-    assert not await may_start()
-    async with database.connection() as conn:
-        await conn.execute("UPDATE controls SET ends_at = clock_timestamp() - interval '1 s'")
-    assert await may_start()
 
 
 async def test_a_flag_is_in_force_after_the_next_refresh(database: Database, bus: Bus) -> None:

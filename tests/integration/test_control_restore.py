@@ -13,14 +13,21 @@ from trunkline.bus import connection as bus_connection
 from trunkline.bus import continuity_record
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.control.continuity import UNWITNESSED_AFTER_S, WITNESS_WAIT_S, ContinuityMark, Guard
+from trunkline.control.continuity import (
+    UNWITNESSED_AFTER_S,
+    WITNESS_WAIT_S,
+    ContinuityMark,
+    Guard,
+    Guardian,
+    Heartbeat,
+)
 from trunkline.control.controls import Controls
 from trunkline.control.flags import FlagBoard
-from trunkline.control.guardian import Guardian, Heartbeat
 from trunkline.control.refresh import ControlRefresh
 from trunkline.loops.leader import Leadership, LeaseTimes
+from trunkline.model import Grant, new_id
 from trunkline.settings import load_settings
-from trunkline.store import controls
+from trunkline.store import controls, dispatch
 from trunkline.store import database as store_database
 from trunkline.store.controls import Level, Scope
 from trunkline.store.database import Database
@@ -101,10 +108,19 @@ async def make_old(database: Database, seconds: float) -> None:
 
 
 async def refuses_to_start(one: Process, mark: ContinuityMark) -> bool:
-    """What the transaction of an intent asks. False also while connections are still being replaced."""
+    """What the transaction of an intent reads. False also while connections are still being replaced."""
     try:
         async with one.database.transaction() as tx:
-            return not await controls.may_start(tx, mark.installation, mark.beat)
+            lead_id = await tx.fetchval("SELECT id FROM leads")
+            grant = Grant(new_id(), lead_id, version=1, number_id=new_id(), channel_no=1, due_ms=0)
+            leads = await dispatch.lock_granted(
+                tx,
+                [grant],
+                lock_timeout_ms=1000,
+                transaction_timeout_ms=1000,
+                known=(mark.installation, mark.beat),
+            )
+            return [lead.halted for lead in leads.values()] == ["database_went_back"]
     except PASSING:
         return False
 
@@ -182,6 +198,7 @@ async def test_a_running_process_stops_when_its_database_was_restored(
     database_url: str, server: Server, bus: Bus
 ) -> None:
     await live_on(database_url, bus)
+    await add_a_lead(database_url)
     await server.back_up()
     async with process(database_url, bus) as one:
         await one.look()
@@ -279,7 +296,7 @@ async def test_an_old_database_with_leads_and_without_a_witness_is_stopped(
         await one.look(3)
         stop = one.controls.killed()
         assert stop is not None
-        assert "nobody remembers" in stop.reason
+        assert "no witness knows" in stop.reason
 
 
 async def test_an_unreachable_valkey_counts_as_no_witness_after_a_wait(database_url: str) -> None:

@@ -14,8 +14,7 @@ from tests.support.api.http_server import serve
 from tests.support.api.world import ADMIN_KEY, ApiWorld, expect, open_api
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.cli.control import app
-from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
-from trunkline.control.provider import Flags
+from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, Flags
 from trunkline.dispatch import cutover
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.configuration import DialStops

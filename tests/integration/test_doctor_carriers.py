@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.api.webhooks import SECRET, open_door, reverse_proxy
-from trunkline.cli.doctor_carriers import examine_carriers
-from trunkline.cli.doctor_finding import Finding
+from trunkline.cli.doctor import Finding, examine_carriers
 from trunkline.model import new_id
 from trunkline.settings import Settings, load_settings
 from trunkline.store.accounts import NewAccount, insert
@@ -42,7 +41,7 @@ async def found(settings: Settings, what: str, database_url: str | None = None) 
 
 async def test_doctor_accepts_valid_credentials(carrier: Simulator, tmp_path: Path) -> None:
     finding = await found(settings(carrier, tmp_path), "twilio")
-    assert (finding.state, finding.detail) == ("ok", "the credentials are right; 2 numbers")
+    assert (finding.state, finding.detail) == ("ok", "the credentials are valid; 2 numbers")
 
 
 async def test_doctor_tells_a_wrong_token_from_an_unreachable_carrier(
@@ -50,7 +49,7 @@ async def test_doctor_tells_a_wrong_token_from_an_unreachable_carrier(
 ) -> None:
     wrong = await found(settings(carrier, tmp_path, TWILIO_AUTH_TOKEN="another"), "twilio")
     assert wrong.state == "problem"
-    assert "does not know these credentials" in wrong.detail
+    assert "rejects these credentials" in wrong.detail
     await carrier.stop()
     away = await found(settings(carrier, tmp_path), "twilio")
     assert away.state == "problem"
@@ -84,7 +83,7 @@ async def test_a_remote_carrier_needs_a_public_base_url(carrier: Simulator, tmp_
     far = settings(carrier, tmp_path, TWILIO_BASE_URL="http://carrier.invalid")
     finding = await found(far, "PUBLIC_BASE_URL")
     assert finding.state == "problem"
-    assert "cannot reach it" in finding.detail
+    assert "which they cannot reach" in finding.detail
 
 
 async def test_doctor_requests_the_public_base_url_and_verifies_signatures(
@@ -94,13 +93,13 @@ async def test_doctor_requests_the_public_base_url_and_verifies_signatures(
         finding = await found(settings(carrier, tmp_path, PUBLIC_BASE_URL=door.url), "PUBLIC_BASE_URL")
         assert (finding.state, finding.detail) == (
             "ok",
-            f"{door.url} leads here, and signatures fit what is seen",
+            f"{door.url} reaches this API, and signatures fit the URL that it sees",
         )
         other_key = settings(carrier, tmp_path, PUBLIC_BASE_URL=door.url, TRUNKLINE_SECRET_KEY="another" * 8)
         refused = await found(other_key, "PUBLIC_BASE_URL")
         assert "refuses our own URL" in refused.detail
         elsewhere = settings(carrier, tmp_path, PUBLIC_BASE_URL=carrier.base_url)
-        assert "answers 404" in (await found(elsewhere, "PUBLIC_BASE_URL")).detail
+        assert "responds with 404" in (await found(elsewhere, "PUBLIC_BASE_URL")).detail
 
 
 async def test_doctor_explains_a_proxy_that_changes_the_url(

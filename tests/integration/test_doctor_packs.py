@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.support.dispatch.dialing import open_dialing
-from trunkline.cli.doctor_packs import examine_packs, judge
+from trunkline.cli.doctor import examine_packs, judge_packs
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.rule_packs import PACKS, Pack
 from trunkline.settings import load_settings
@@ -13,15 +13,15 @@ US = PACKS["us-tcpa"]
 
 
 def test_doctor_warns_of_an_old_rule_pack() -> None:
-    assert [each.state for each in judge([US], 30, US.as_of)] == ["ok"]
-    (finding,) = judge([US], 30, US.as_of + timedelta(days=400))
+    assert [each.state for each in judge_packs([US], 30, US.as_of)] == ["ok"]
+    (finding,) = judge_packs([US], 30, US.as_of + timedelta(days=400))
     assert (finding.what, finding.state) == ("packs", "warning")
     assert "us-tcpa was last compared with the law" in finding.detail
 
 
 def test_doctor_warns_of_a_ring_timeout_too_short_for_a_rule_pack() -> None:
-    (finding,) = judge([US], 10, US.as_of)
-    assert finding.detail == "us-tcpa asks that phones ring for 15 s: RING_TIMEOUT is 10 s"
+    (finding,) = judge_packs([US], 10, US.as_of)
+    assert finding.detail == "us-tcpa requires phones to ring for 15 s: RING_TIMEOUT is 10 s"
 
 
 async def test_doctor_checks_the_packs_of_all_layers_as_the_platform_edited_them(

@@ -3,7 +3,7 @@
 from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.cli.doctor_router import examine_router
+from trunkline.cli.doctor import examine_router
 from trunkline.settings import load_settings
 
 

@@ -10,7 +10,7 @@ from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.bus import schedule
 from trunkline.bus.schedule import to_ms
 from trunkline.clock import SystemClock
-from trunkline.control.stops import Stops
+from trunkline.control.controls import Stops
 from trunkline.dispatch import batches as batches_module
 from trunkline.dispatch import loader as loader_module
 from trunkline.dispatch.channel_reconciler import ChannelReconciler

@@ -15,8 +15,15 @@ from tests.support.api.asgi import AsgiClient
 from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.api.routes import flags as flag_routes
 from trunkline.control import flags
-from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, FlagDefinition
-from trunkline.control.provider import FlagProviderError, Flags, StoreProvider, load_provider
+from trunkline.control.flags import (
+    EVENT_DISPATCH,
+    FlagBoard,
+    FlagDefinition,
+    FlagProviderError,
+    Flags,
+    StoreProvider,
+    load_provider,
+)
 from trunkline.store.flags import Flag
 
 

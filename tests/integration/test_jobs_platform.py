@@ -361,7 +361,7 @@ class CountingEnricher:
 async def ask_enrichment(world: JobWorld, item_id: str, source: CallSource | None = None) -> list[Inserted]:
     async with world.database.transaction() as tx:
         service = EnrichmentService(outbox(world))
-        return await service.ask(tx, [Wanted(item_id, source or CallSource(), SHOP)])
+        return await service.enqueue(tx, [Wanted(item_id, source or CallSource(), SHOP)])
 
 
 async def test_process_twice_item_unchanged_after_first(world: JobWorld, tmp_path: Path) -> None:

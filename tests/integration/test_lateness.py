@@ -10,7 +10,7 @@ import pytest
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.api.routes.leads import AttemptOut
 from trunkline.bus import channels
-from trunkline.control.stops import Stops
+from trunkline.control.controls import Stops
 from trunkline.dispatch.configuration import read as read_configuration
 from trunkline.store import alarms, controls, leads, live
 from trunkline.store.controls import Level, NewStop, Scope

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
 from tests.support.world import world_settings
 from trunkline.app import Platform
-from trunkline.cli.doctor_router import examine_router
+from trunkline.cli.doctor import examine_router
 from trunkline.control import inputs
 from trunkline.control.inputs import Readings
 from trunkline.dispatch.policy_cache import Policies

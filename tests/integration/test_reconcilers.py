@@ -13,8 +13,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.clock import SystemClock
-from trunkline.control.controls import Controls
-from trunkline.control.stops import Stops
+from trunkline.control.controls import Controls, Stops
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.loader import Loader, Refiller

@@ -315,7 +315,7 @@ async def test_an_occurrence_for_a_phone_on_a_do_not_call_list_fails(world: ApiW
     reminder = await make(world, starts_at=wall(30))
     [failed] = await occurrences(world, reminder)
     assert (failed["state"], failed["lead_id"]) == ("FAILED", None)
-    assert "not to be called" in failed["last_error"]
+    assert "do-not-call list" in failed["last_error"]
 
 
 async def test_reminders_are_listed_in_pages_and_filtered(world: ApiWorld) -> None:

@@ -8,8 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.dispatch.stage import Stage, open_stage
-from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
-from trunkline.control.provider import Flags
+from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, Flags
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.refusals import RefusalReason

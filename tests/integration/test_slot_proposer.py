@@ -12,7 +12,7 @@ from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.pipe import Word
 from trunkline.bus.scripts import Script
 from trunkline.errors import BusUnavailable
-from trunkline.model import AgentRoom, Grant, Slot, new_id
+from trunkline.model import FreeSlots, Grant, Slot, new_id
 from trunkline.router.config import RouterConfig
 from trunkline.router.slots import SlotProposer
 from trunkline.store.allocations import assign
@@ -57,7 +57,7 @@ async def test_without_valkey_postgres_picks_different_slots_for_a_batch(
 
 
 async def test_without_valkey_the_agent_room_is_unknown(proposer: SlotProposer) -> None:
-    assert await proposer.room() is None
+    assert await proposer.free_slots() is None
 
 
 async def test_slots_of_a_merchants_own_tier_are_proposed_first(
@@ -79,7 +79,7 @@ async def test_a_projection_that_is_not_rebuilt_is_not_used(
     try:
         proposer = SlotProposer(bus, RouterKeys(key_prefix), dialing.database, RouterConfig())
         await dialing.pod("va-0")
-        assert await proposer.room() is None
+        assert await proposer.free_slots() is None
         assert await pods(proposer, "m") == ["va-0"]
         await proposer.give_back([new_id()])
         await proposer.conflicted([Slot("va-0", 1, 1)])
@@ -113,6 +113,6 @@ def test_each_dial_is_proposed_a_slot_of_its_first_tier_with_one(
 
 
 def test_agent_room_is_none_when_no_tier_has_a_free_agent() -> None:
-    assert AgentRoom(0, {"gold": 0}).is_none
-    assert not AgentRoom(0, {"gold": 1}).is_none
-    assert not AgentRoom(1, {}).is_none
+    assert FreeSlots(0, {"gold": 0}).is_none
+    assert not FreeSlots(0, {"gold": 1}).is_none
+    assert not FreeSlots(1, {}).is_none

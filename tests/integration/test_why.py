@@ -16,8 +16,7 @@ from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
-from trunkline.control.controls import Controls
-from trunkline.control.stops import Stops
+from trunkline.control.controls import Controls, Stops
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.gates_limits import DOUBTS_MIN
 from trunkline.dispatch.policy_cache import Policies
@@ -361,7 +360,7 @@ def names_it(refusal: Refusal, found: Why, obstacles: tuple[str, ...]) -> bool:
     if found.refused_by in {_BEFORE_A_GRANT[name] for name in obstacles if name in _BEFORE_A_GRANT}:
         return True
     if found.refused_by == "due":
-        return f"put off by the gate {gate} " in found.answer
+        return f"deferred by the gate {gate} " in found.answer
     return found.refused_by == gate
 
 
@@ -435,7 +434,7 @@ async def test_why_names_the_limit_that_deferred_a_lead_and_its_end(dialing: Dia
     refusal, found = await refused(dialing, ("person_limit",))
     assert (refusal.reason, found.refused_by) == (RefusalReason.LIMIT, "due")
     assert found.answer.startswith(
-        "It is not due yet: put off by the gate limit (person limits, refused once), until "
+        "It is not due yet: deferred by the gate limit (person limits, refused once), until "
     )
 
 
@@ -609,4 +608,4 @@ async def test_why_names_the_error_of_a_lead_whose_intent_raised(dialing: Dialin
         lead,
     )
     found = await ask(dialing, lead)
-    assert "put off by the gate error (value out of range, refused once)" in found.answer
+    assert "deferred by the gate error (value out of range, refused once)" in found.answer

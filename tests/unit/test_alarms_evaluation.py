@@ -6,27 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.control.alarms import AlarmDefinition, Measured, Reported, Severity
-from trunkline.control.evaluation import (
+from trunkline.control.alarm_loop import (
     GAP_MAX_S,
     Cleared,
     History,
     Raised,
     Sample,
     evaluate,
-    share,
 )
+from trunkline.control.alarms import AlarmDefinition, Measured, Reported, Severity
+from trunkline.control.inputs import share
 
 
 def measured(
     above: float = 5, for_s: float = 60, clear_at: float = 3, clear_for_s: float = 30
 ) -> AlarmDefinition:
     rule = Measured(above, for_s, clear_at, clear_for_s, "things")
-    return AlarmDefinition("some_alarm", Severity.WARNING, "It is so.", "Do it.", rule)
+    return AlarmDefinition("some_alarm", "It is so.", "Do it.", rule, Severity.WARNING)
 
 
 def reported(quiet_s: float | None) -> AlarmDefinition:
-    return AlarmDefinition("some_alarm", Severity.WARNING, "It is so.", "Do it.", Reported(quiet_s))
+    return AlarmDefinition("some_alarm", "It is so.", "Do it.", Reported(quiet_s), Severity.WARNING)
 
 
 def history(values: Sequence[float], is_open: bool = False, every_s: float = 5) -> History:
@@ -89,7 +89,7 @@ def test_an_open_alarm_is_not_raised_again() -> None:
     ),
 )
 def test_a_value_between_clear_at_and_above_changes_nothing(values: list[float], rule: Measured) -> None:
-    definition = AlarmDefinition("some_alarm", Severity.WARNING, "It is so.", "Do it.", rule)
+    definition = AlarmDefinition("some_alarm", "It is so.", "Do it.", rule, Severity.WARNING)
     for is_open in (False, True):
         assert evaluate(definition, history([*values, 4.0], is_open)) is None
 

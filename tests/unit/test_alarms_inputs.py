@@ -11,11 +11,11 @@ import pytest
 
 from trunkline.control.alarms import DEFINITIONS
 from trunkline.control.alarms import Measured as MeasuredRule
-from trunkline.control.announcements import announcements
 from trunkline.control.document import rewritten
 from trunkline.control.inputs import Readings, Waits, values
 from trunkline.control.waits import cause
-from trunkline.store.agents import AgentRoom
+from trunkline.control.webhook import announcements
+from trunkline.store.agents import AgentCapacity
 from trunkline.store.alarms import Alarm
 from trunkline.store.presence import Losses, MeasuredValue
 from trunkline.store.waiting import WaitingFlow
@@ -60,7 +60,7 @@ def test_overdue_leads_are_a_halt_only_while_nothing_is_placed() -> None:
     assert over(replace(waits(flow()), was_placed=True)) == {}
 
 
-BUSY, GONE = AgentRoom(4, 2, 2, False), AgentRoom(4, 2, 0, False)
+BUSY, GONE = AgentCapacity(4, 2, 2, False), AgentCapacity(4, 2, 0, False)
 
 
 @pytest.mark.parametrize(
@@ -229,12 +229,12 @@ def test_raised_and_cleared_of_an_alarm_are_announced_once_and_in_order() -> Non
         (alarm(cleared_at=at, cleared_by="system", raise_told_at=at), ["alarm.cleared"]),
     ]
     for untold, expected in cases:
-        said = list(announcements([untold]))
+        said = list(announcements(untold))
         assert [each.type for each in said] == expected
         assert len({each.id for each in said}) == len(said)
         assert said[-1].body["data"]["subject"] == "export"
 
 
 def test_an_alarm_name_of_another_version_is_announced() -> None:
-    [said] = announcements([alarm(name="not_of_this_version")])
+    [said] = announcements(alarm(name="not_of_this_version"))
     assert said.body["data"]["name"] == "not_of_this_version"

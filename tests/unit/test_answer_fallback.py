@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from trunkline.settings import load_settings
-from trunkline.settings.problems import SettingsError
+from trunkline.settings.reading import SettingsError
 from trunkline.telephony.callbacks import (
     CallbackKeys,
     callback_url,

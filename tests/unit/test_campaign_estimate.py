@@ -7,7 +7,7 @@ import pytest
 
 from trunkline.campaigns.estimate import ends_at, pace
 from trunkline.campaigns.rows import CampaignRows, Columns, parse_mapping, same_person
-from trunkline.leads.uploads import BrokenUpload, JsonLines, UploadRow
+from trunkline.leads.uploads import BrokenUpload, UploadRow
 from trunkline.leads.windows import TimeSpan, Window, WindowRule
 from trunkline.store.campaigns import Campaign
 
@@ -34,11 +34,11 @@ def test_there_is_no_estimate_without_an_open_window_or_beyond_the_horizon() -> 
 
 
 def test_a_pace_is_measured_over_the_running_time_up_to_ten_minutes() -> None:
-    assert pace(60, NOON - timedelta(hours=5), NOON).per_s == pytest.approx(0.1)
-    assert pace(60, NOON - timedelta(seconds=120), NOON).per_s == pytest.approx(0.5)
-    assert pace(1, NOON - timedelta(seconds=2), NOON).per_s == pytest.approx(0.5), "by what has passed"
-    assert pace(6, NOON, NOON).per_s == pytest.approx(6), "at least a second"
-    assert pace(0, None, NOON).per_s == 0
+    assert pace(60, NOON - timedelta(hours=5), NOON) == pytest.approx(0.1)
+    assert pace(60, NOON - timedelta(seconds=120), NOON) == pytest.approx(0.5)
+    assert pace(1, NOON - timedelta(seconds=2), NOON) == pytest.approx(0.5), "by what has passed"
+    assert pace(6, NOON, NOON) == pytest.approx(6), "at least a second"
+    assert pace(0, None, NOON) == 0
 
 
 def campaign() -> Campaign:
@@ -49,8 +49,8 @@ def campaign() -> Campaign:
 
 
 def rows(*values: bytes, columns: Columns | None = None) -> list[UploadRow]:
-    reader = CampaignRows(JsonLines(), campaign(), "US", columns or Columns())
-    return [*reader.feed(b"\n".join(values)), *reader.end()]
+    reader = CampaignRows("application/x-ndjson", campaign(), "US", columns or Columns())
+    return list(reader.read(b"\n".join(values), is_end=True))
 
 
 def test_rows_with_one_phone_in_different_spellings_have_one_request_id() -> None:

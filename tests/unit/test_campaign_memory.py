@@ -57,7 +57,7 @@ async def peak_of(rows: int) -> tuple[int, Nowhere]:
     )  # fmt: skip
     place = Nowhere()
     spool = Spool("utf-8", CsvLines(FIELDS, NUMBERS, Columns().name), rows)
-    named = CampaignRows(CsvLines(FIELDS, NUMBERS, Columns().name), campaign, None, Columns())
+    named = CampaignRows("text/csv", campaign, None, Columns())
     intake = Intake(
         named, place, Tenant("r", "m"), place, payload_bytes_max=1000, rows_max=rows, hash_of=same_person
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from trunkline.campaigns.planning import PlanSettings, plan, reader, rows_of
+from trunkline.campaigns.plan import PlanSettings, plan, plan_file
 from trunkline.campaigns.rows import Columns
 from trunkline.cli.main import app
 from trunkline.leads.calling_policy import resolve
@@ -175,7 +175,9 @@ def test_the_same_file_gives_the_same_plan() -> None:
 
 def test_the_plan_refuses_a_broken_file() -> None:
     with pytest.raises(BrokenUpload, match="twice"):
-        list(rows_of([b"phone,phone\n1,2\n"], reader("text/csv", Columns())))
+        plan_file(
+            [b"phone,phone\n1,2\n"], "text/csv", PlanSettings(), resolve(), Columns(), datetime.now(UTC)
+        )
 
 
 def invoke(*arguments: str) -> Any:

@@ -1,7 +1,7 @@
 import pytest
 
 from trunkline.settings import load_settings
-from trunkline.settings.problems import SettingsError
+from trunkline.settings.reading import SettingsError
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier_registry import CARRIERS, carrier_for
 from trunkline.telephony.environment import accounts_of

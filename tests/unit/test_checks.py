@@ -5,8 +5,8 @@ import pytest
 from trunkline.dispatch.checks import (
     DOUBT_STEPS_S,
     CheckLimits,
-    Doubt,
     FreeChannel,
+    MarkInDoubt,
     QueryCall,
     QueryList,
     Step,
@@ -22,7 +22,7 @@ LIMITS = CheckLimits(request_timeout_s=5.0, ring_timeout_s=30.0, time_limit_s=36
     ("state", "age_s", "checks", "step"),
     [
         (AttemptState.DIALING, 3.0, 0, Wait(12.0)),
-        (AttemptState.DIALING, 15.0, 0, Doubt()),
+        (AttemptState.DIALING, 15.0, 0, MarkInDoubt()),
         (AttemptState.IN_DOUBT, 1.0, 0, Wait(4.0)),
         (AttemptState.IN_DOUBT, 6.0, 0, QueryList(final=False)),
         (AttemptState.IN_DOUBT, 6.0, 1, Wait(24.0)),

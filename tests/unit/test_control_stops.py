@@ -7,8 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from trunkline.control.controls import STALE_AFTER_S, UNREAD, Controls
-from trunkline.control.stops import Stops, StopTarget, campaign_subject
+from trunkline.control.controls import STALE_AFTER_S, UNREAD, Controls, Stops, StopTarget, campaign_subject
 from trunkline.store.controls import Control, Level, Scope
 from trunkline.testing.clock import ManualClock
 
@@ -37,7 +36,13 @@ def control(scope: Scope, subject: str = "", **more: Any) -> Control:
     return Control(scope=scope, subject=subject, **values | more)
 
 
-CALL = StopTarget("acme", "shop", CAMPAIGN, NUMBER, "twilio")
+CALL: StopTarget = {
+    "reseller_id": "acme",
+    "merchant_id": "shop",
+    "campaign_id": CAMPAIGN,
+    "number_id": NUMBER,
+    "carrier": "twilio",
+}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +130,7 @@ def test_the_smallest_share_of_several_ramps_counts() -> None:
         ]
     )
     assert stops.share(CALL, after(50)) == 0.05
-    assert stops.share(StopTarget("acme", "another"), after(50)) == 0.5
+    assert stops.share({"reseller_id": "acme", "merchant_id": "another"}, after(50)) == 0.5
 
 
 def test_without_a_ramp_the_full_pace_is_back_at_once() -> None:

@@ -30,6 +30,7 @@ RETIRED = (
     "face_of", "desk", "heard_first", "heard_again", "of_task", "of_handlers", "asked_to_stop", "on_doubt", "look_now",
     "AccountLook", "KeptAgent", "KeptTag", "WebhookHearing", "advance_hearing", "PrecheckWalk", "FlowWalk", "Happening",
     "look_at_all", "look_around", "Checkout", "Loan", "lend", "live_looks", "never_adopt",
+    "AgentRoom", "GIVEN_UP", "ResultWriter", "router_keep", "router_room",
     "StreamAsked", "DocumentAsked", "Elsewhere", "admit_stray", "pending_nudges",
 )  # fmt: skip
 RETIRED_FILES = {
@@ -44,7 +45,7 @@ SOURCE_EVENTS = {"job_claimed", "job_completed", "job_failed"}
 
 # A resource has its name at both ends: what the client hands out, and what the store reads.
 BOTH_ENDS = {
-    "Agent", "AgentRoom", "Allocation", "ApiError", "Attempt", "Campaign", "Lead", "Merchant", "Number",
+    "Agent", "Allocation", "ApiError", "Attempt", "Campaign", "Lead", "Merchant", "Number",
     "Occurrence", "Outcome", "PodSuperseded", "Pool", "Release", "Reminder", "Reopened", "Reseller",
     "TimelineEvent", "UploadReport",
 }  # fmt: skip

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from trunkline.reminders import recurrence
 from trunkline.reminders.recurrence import RecurrenceRule
-from trunkline.reminders.series import Series
-from trunkline.reminders.walltime import exists, instant
+from trunkline.reminders.series import Series, instant
 
 ZONES = sorted(available_timezones())
 YEARS = (datetime(2025, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC))
@@ -35,6 +34,11 @@ def changes(zone: str) -> tuple[datetime, ...]:
             found.append(high.replace(second=0, microsecond=0))
         at = after
     return tuple(found)
+
+
+def exists(wall: datetime, zone: str) -> bool:
+    """Whether a clock there ever shows this time."""
+    return instant(wall, zone).astimezone(ZoneInfo(zone)).replace(tzinfo=None) == wall
 
 
 def daily(start: datetime, zone: str, text: str = "FREQ=DAILY") -> Series:

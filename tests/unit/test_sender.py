@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from trunkline.clock import SystemClock
-from trunkline.dispatch.carrier_responses import CarrierResponse, ResultWriter
+from trunkline.dispatch.carrier_responses import CarrierResponse, CarrierResponseWriter
 from trunkline.dispatch.cooldowns import CarrierUnreachable
 from trunkline.dispatch.sender import (
     RECHECK_AHEAD_S,
@@ -153,7 +153,7 @@ def _sender(
         clock,
         cast(CarrierDirectory, Anybody()),
         Callbacks("http://here", CallbackKeys.from_secrets(["secret"])),
-        cast(ResultWriter, results),
+        cast(CarrierResponseWriter, results),
         SenderLimits(),
         killed=killed,
         unwanted=unwanted,

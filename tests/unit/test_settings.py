@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from trunkline.settings import ROLES, Settings, load_settings
 from trunkline.settings.reading import VARIABLES
-from trunkline.settings.spellings import spellings
-from trunkline.settings.typos import READ_ELSEWHERE
+from trunkline.settings.spellings import READ_ELSEWHERE, spellings
 from trunkline.settings.values import parse_duration_s
 
 # A loaded machine is slow; that is not what is tested.

@@ -9,7 +9,7 @@ import trunkline
 from trunkline.errors import TrunklineError
 from trunkline.settings import SettingProblem, SettingsError, load_settings
 from trunkline.settings.reading import VARIABLES
-from trunkline.settings.typos import distance, warnings_about
+from trunkline.settings.spellings import distance, warnings_about
 
 DIRECT = "postgresql://db/calls"
 

@@ -9,29 +9,45 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.support.leads.policy import after_call
-from trunkline.leads.legacy_outcomes import legacy, rule_words
-from trunkline.leads.outcomes import (
-    AgentEvidence,
-    AgentFacts,
-    CallVerdict,
-    CarrierFacts,
-    Facts,
-    SessionFacts,
-    agent_of,
-    verdict,
-)
+from trunkline.leads.outcomes import AgentEvidence, CallVerdict, agent_of, legacy, rule_words, verdict
 from trunkline.leads.retries import Retries, RetryRule
-from trunkline.leads.settle_decision import after_facts, after_refusal, after_throttling, after_unexplained
-from trunkline.model import Agent, Budget, Finish, Outcome, Retry
+from trunkline.leads.settle_decision import (
+    after_cancellation,
+    after_facts,
+    after_refusal,
+    after_throttling,
+    after_unexplained,
+)
+from trunkline.model import Agent, Budget, CallFacts, Finish, LeadDecision, Outcome, Retry
+from trunkline.states import AttemptState
+from trunkline.store.attempts import ReportedOutcome
 
 NOW = datetime(2025, 6, 3, 10, 0, tzinfo=UTC)
-TALKED = CarrierFacts(NOW, "completed", 60)
+# A report without a disposition of the agent's own.
+REPORTED = ReportedOutcome(None, False, None)
 
 
-def facts(
-    carrier: CarrierFacts = TALKED, session: SessionFacts | None = None, agent: AgentFacts | None = None
-) -> Facts:
-    return Facts(carrier, session or SessionFacts(), agent or AgentFacts())
+def call(
+    answered_at: datetime | None = NOW,
+    end_reason: str | None = "completed",
+    duration_s: int | None = 60,
+    agent: Agent | None = None,
+    is_machine: bool | None = None,
+) -> CallFacts:
+    return CallFacts(
+        AttemptState.ENDED,
+        answered_at=answered_at,
+        end_reason=end_reason,
+        duration_s=duration_s,
+        agent=agent,
+        is_machine=is_machine,
+    )
+
+
+def report(
+    disposition: str | None, *, opt_out: bool = False, callback_at: datetime | None = None
+) -> ReportedOutcome:
+    return ReportedOutcome(disposition, opt_out, callback_at)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +62,12 @@ def facts(
     ],
 )
 def test_an_unanswered_calls_verdict_has_its_reason(end_reason: str | None, reason: str) -> None:
-    found = verdict(facts(CarrierFacts(None, end_reason)))
+    found = verdict(call(None, end_reason))
     assert (found.outcome, found.reason) == (Outcome.NO_ANSWER, reason)
 
 
 def test_a_busy_callee_is_the_outcome_busy() -> None:
-    assert verdict(facts(CarrierFacts(None, "busy"))) == CallVerdict(Outcome.BUSY)
+    assert verdict(call(None, "busy")) == CallVerdict(Outcome.BUSY)
 
 
 def _who_took_it(seen: AgentEvidence) -> Agent:
@@ -85,50 +101,49 @@ def test_the_agent_state_follows_from_every_combination_of_evidence(seen: AgentE
     no_trace = seen.given is False or seen.stream_began is False or seen.is_unnamed
     assert agent is not Agent.NONE or no_trace, "nobody is rung again without a witness"
     assert agent is not Agent.JOINED or is_ours
-    outcome = verdict(facts(session=SessionFacts(agent))).outcome
+    outcome = verdict(call(agent=agent)).outcome
     assert outcome is (Outcome.NO_AGENT if agent is Agent.NONE else Outcome.ANSWERED)
 
 
 def test_without_evidence_the_agent_is_unknown_and_the_lead_is_finished() -> None:
-    unknown = facts(session=SessionFacts(agent_of(AgentEvidence())))
-    assert after_facts(unknown, Budget(1, 9, 0)) == Finish(Outcome.ANSWERED, None)
+    unknown = call(agent=agent_of(AgentEvidence()))
+    assert after_facts(unknown, None, Budget(1, 9, 0)) == Finish(Outcome.ANSWERED, None)
 
 
 @pytest.mark.parametrize(
-    ("seen", "outcome"),
+    ("seen", "reported", "outcome"),
     [
-        (facts(), Outcome.ANSWERED),
-        (facts(CarrierFacts(None, "completed")), Outcome.ANSWERED),
-        (facts(CarrierFacts(NOW, None)), Outcome.ANSWERED),
-        (facts(session=SessionFacts(was_transferred=True)), Outcome.TRANSFERRED),
-        (facts(session=SessionFacts(is_machine=True)), Outcome.VOICEMAIL),
-        (facts(session=SessionFacts(Agent.NONE)), Outcome.NO_AGENT),
-        (facts(session=SessionFacts(Agent.UNKNOWN)), Outcome.ANSWERED),
-        (facts(session=SessionFacts(Agent.NONE, is_machine=True)), Outcome.VOICEMAIL),
-        (
-            facts(CarrierFacts(NOW, "completed", 2), SessionFacts(Agent.JOINED, has_reported=True)),
-            Outcome.EARLY_HANGUP,
-        ),
-        (facts(CarrierFacts(NOW, "completed", 2), SessionFacts(Agent.JOINED)), Outcome.ANSWERED),
-        (facts(CarrierFacts(NOW, "completed", 2)), Outcome.ANSWERED),
-        (facts(session=SessionFacts(is_machine=True), agent=AgentFacts("Transferred")), Outcome.TRANSFERRED),
+        (call(), None, Outcome.ANSWERED),
+        (call(None), None, Outcome.ANSWERED),
+        (call(NOW, None), None, Outcome.ANSWERED),
+        (call(), report("Transferred"), Outcome.TRANSFERRED),
+        (call(is_machine=True), None, Outcome.VOICEMAIL),
+        (call(agent=Agent.NONE), None, Outcome.NO_AGENT),
+        (call(agent=Agent.UNKNOWN), None, Outcome.ANSWERED),
+        (call(agent=Agent.NONE, is_machine=True), None, Outcome.VOICEMAIL),
+        (call(duration_s=2, agent=Agent.JOINED), REPORTED, Outcome.EARLY_HANGUP),
+        (call(duration_s=2, agent=Agent.JOINED), None, Outcome.ANSWERED),
+        (call(duration_s=2), None, Outcome.ANSWERED),
+        (call(is_machine=True), report("Transferred"), Outcome.TRANSFERRED),
     ],
 )
-def test_an_answered_calls_outcome_comes_from_the_best_evidence(seen: Facts, outcome: Outcome) -> None:
-    assert verdict(seen).outcome is outcome
+def test_an_answered_calls_outcome_comes_from_the_best_evidence(
+    seen: CallFacts, reported: ReportedOutcome | None, outcome: Outcome
+) -> None:
+    assert verdict(seen, reported).outcome is outcome
 
 
 def test_the_agents_own_disposition_is_kept_as_the_word() -> None:
-    found = verdict(facts(agent=AgentFacts("promise to pay!")))
+    found = verdict(call(), report("promise to pay!"))
     assert (found.outcome, found.word) == (Outcome.ANSWERED, "PROMISE_TO_PAY")
 
 
 def test_an_agents_disposition_does_not_override_an_unanswered_call() -> None:
-    assert verdict(facts(CarrierFacts(None, "busy"), agent=AgentFacts("SOLD"))).outcome is Outcome.BUSY
+    assert verdict(call(None, "busy"), report("SOLD")).outcome is Outcome.BUSY
 
 
 def test_a_disposition_no_agent_does_not_change_an_answered_call() -> None:
-    assert verdict(facts(agent=AgentFacts("no agent"))) == CallVerdict(Outcome.ANSWERED, "NO_AGENT")
+    assert verdict(call(), report("no agent")) == CallVerdict(Outcome.ANSWERED, "NO_AGENT")
 
 
 @pytest.mark.parametrize(("attempt", "delay_s"), [(1, 60), (2, 120), (3, 240), (10, 60 * 2**9)])
@@ -151,27 +166,26 @@ def test_a_retry_rule_sets_delays_or_ends_the_lead_by_reason_before_outcome() ->
     assert after_call(None, "no_answer", Budget(1, 9, 0), rules) == Retry(10)
     assert after_call(None, "no_answer", Budget(5, 9, 0), rules) == Retry(20)
     assert after_call(None, "busy", Budget(1, 9, 0), rules) == Finish(Outcome.BUSY, None)
-    promised = facts(agent=AgentFacts("promise to pay"))
-    assert after_facts(promised, Budget(1, 9, 0), rules) == Retry(5)
+    assert after_facts(call(), report("promise to pay"), Budget(1, 9, 0), rules) == Retry(5)
 
 
-NO_AGENT = facts(session=SessionFacts(Agent.NONE))
+NO_AGENT = call(agent=Agent.NONE)
 AGAIN = {"counted": False, "no_agent": True}
 
 
 def test_a_lead_without_an_agent_is_retried_twice_uncounted_and_then_finished() -> None:
-    assert after_facts(NO_AGENT, Budget(1, 1, 0, 0)) == Retry(300, **AGAIN)
-    assert after_facts(NO_AGENT, Budget(1, 1, 0, 1)) == Retry(3600, **AGAIN)
-    assert after_facts(NO_AGENT, Budget(1, 9, 0, 2)) == Finish(Outcome.NO_AGENT, None)
+    assert after_facts(NO_AGENT, None, Budget(1, 1, 0, 0)) == Retry(300, **AGAIN)
+    assert after_facts(NO_AGENT, None, Budget(1, 1, 0, 1)) == Retry(3600, **AGAIN)
+    assert after_facts(NO_AGENT, None, Budget(1, 9, 0, 2)) == Finish(Outcome.NO_AGENT, None)
 
 
 def test_a_retry_rule_for_no_agent_changes_delays_but_adds_no_retry() -> None:
     never = Retries(by_outcome={"NO_AGENT": RetryRule(retry=False)})
-    assert after_facts(NO_AGENT, Budget(1, 9, 0), never) == Finish(Outcome.NO_AGENT, None)
+    assert after_facts(NO_AGENT, None, Budget(1, 9, 0), never) == Finish(Outcome.NO_AGENT, None)
     sooner = Retries(by_outcome={"NO_AGENT": RetryRule(delays_s=(10, 20, 30))})
-    assert after_facts(NO_AGENT, Budget(1, 9, 0, 0), sooner) == Retry(10, **AGAIN)
-    assert after_facts(NO_AGENT, Budget(1, 9, 0, 1), sooner) == Retry(20, **AGAIN)
-    assert after_facts(NO_AGENT, Budget(1, 9, 0, 2), sooner) == Finish(Outcome.NO_AGENT, None)
+    assert after_facts(NO_AGENT, None, Budget(1, 9, 0, 0), sooner) == Retry(10, **AGAIN)
+    assert after_facts(NO_AGENT, None, Budget(1, 9, 0, 1), sooner) == Retry(20, **AGAIN)
+    assert after_facts(NO_AGENT, None, Budget(1, 9, 0, 2), sooner) == Finish(Outcome.NO_AGENT, None)
 
 
 # The words that outcomes had before
@@ -198,29 +212,29 @@ def test_retry_rules_with_old_outcome_names_keep_their_meaning() -> None:
     both = Retries(by_outcome={"NO_ANSWER": RetryRule(retry=False), "BUSY": RetryRule(delays_s=(9,))})
     assert after_call(None, "busy", Budget(1, 9, 0), both) == Retry(9)
     assert after_call(None, "no_answer", Budget(1, 9, 0), both) == Finish(Outcome.NO_ANSWER, "NO_ANSWER")
-    assert after_facts(NO_AGENT, Budget(1, 9, 0), both) == Retry(300, **AGAIN), "its own waits stay"
+    assert after_facts(NO_AGENT, None, Budget(1, 9, 0), both) == Retry(300, **AGAIN), "its own waits stay"
     ended = Retries(by_outcome={"BUSY": RetryRule(retry=False)})
-    assert after_facts(NO_AGENT, Budget(1, 9, 0), ended) == Finish(Outcome.NO_AGENT, None)
+    assert after_facts(NO_AGENT, None, Budget(1, 9, 0), ended) == Finish(Outcome.NO_AGENT, None)
     told_apart = Retries(by_outcome={"BUSY": RetryRule(retry=False), "NO_AGENT": RetryRule()})
-    assert after_facts(NO_AGENT, Budget(1, 9, 0), told_apart) == Retry(300, **AGAIN)
+    assert after_facts(NO_AGENT, None, Budget(1, 9, 0), told_apart) == Retry(300, **AGAIN)
 
 
 def test_an_opt_out_finishes_the_lead() -> None:
-    refused = facts(agent=AgentFacts("BUSY", opt_out=True, callback_at=NOW + timedelta(hours=1)))
-    assert after_facts(refused, Budget(1, 9, 0), now=NOW) == Finish(Outcome.BUSY, None)
+    refused = report("BUSY", opt_out=True, callback_at=NOW + timedelta(hours=1))
+    assert after_facts(call(), refused, Budget(1, 9, 0), now=NOW) == Finish(Outcome.BUSY, None)
 
 
 def test_a_callback_is_a_retry_at_its_time_within_the_budget() -> None:
-    asked = facts(agent=AgentFacts("LATER", callback_at=NOW + timedelta(hours=2)))
-    assert after_facts(asked, Budget(1, 2, 0), now=NOW) == Retry(7200)
-    assert after_facts(asked, Budget(2, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
+    asked = report("LATER", callback_at=NOW + timedelta(hours=2))
+    assert after_facts(call(), asked, Budget(1, 2, 0), now=NOW) == Retry(7200)
+    assert after_facts(call(), asked, Budget(2, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
 
 
 @pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta(days=-365), timedelta(days=367)])
 def test_an_impossible_callback_time_is_ignored(wrong: timedelta) -> None:
     """Neither at once, nor in a hundred years: the usual rule decides."""
-    asked = facts(agent=AgentFacts("LATER", callback_at=NOW + wrong))
-    assert after_facts(asked, Budget(1, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
+    asked = report("LATER", callback_at=NOW + wrong)
+    assert after_facts(call(), asked, Budget(1, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
 
 
 def test_fault_23_carrier_refusals_end_a_lead_without_using_its_attempts() -> None:
@@ -236,20 +250,18 @@ def test_a_throttled_request_costs_nothing() -> None:
 
 maybe = st.none() | st.booleans()
 some_facts = st.builds(
-    Facts,
-    st.builds(
-        CarrierFacts,
-        st.none() | st.just(NOW),
-        st.none() | st.sampled_from(["completed", "busy", "no_answer", "failed", "canceled", "???"]),
-        st.none() | st.integers(0, 3600),
-    ),
-    st.builds(SessionFacts, st.none() | st.sampled_from(Agent), st.booleans(), maybe, maybe),
-    st.builds(
-        AgentFacts,
-        st.none() | st.text(max_size=20),
-        st.booleans(),
-        st.none() | st.just(NOW + timedelta(days=1)),
-    ),
+    call,
+    st.none() | st.just(NOW),
+    st.none() | st.sampled_from(["completed", "busy", "no_answer", "failed", "canceled", "???"]),
+    st.none() | st.integers(0, 3600),
+    st.none() | st.sampled_from(Agent),
+    maybe,
+)
+some_reports = st.none() | st.builds(
+    ReportedOutcome,
+    st.none() | st.text(max_size=20),
+    st.booleans(),
+    st.none() | st.just(NOW + timedelta(days=1)),
 )
 some_rules = st.builds(
     Retries,
@@ -264,11 +276,16 @@ some_rules = st.builds(
 )
 
 
-@given(some_facts, st.integers(1, 25), st.integers(1, 20), st.integers(0, 4), some_rules)
+@given(some_facts, some_reports, st.integers(1, 25), st.integers(1, 20), st.integers(0, 4), some_rules)
 def test_no_retry_rules_exceed_the_attempt_budget(
-    seen: Facts, attempt: int, max_attempts: int, no_agents: int, rules: Retries
+    seen: CallFacts,
+    reported: ReportedOutcome | None,
+    attempt: int,
+    max_attempts: int,
+    no_agents: int,
+    rules: Retries,
 ) -> None:
-    decision = after_facts(seen, Budget(attempt, max_attempts, 0, no_agents), rules, NOW)
+    decision = after_facts(seen, reported, Budget(attempt, max_attempts, 0, no_agents), rules, NOW)
     if isinstance(decision, Retry) and decision.no_agent:
         assert no_agents < 2
         assert not decision.counted
@@ -296,9 +313,11 @@ def test_every_chain_of_failures_ends(rules: Retries, max_attempts: int) -> None
     raise AssertionError("it never ended")
 
 
-@given(some_facts)
-def test_every_verdict_is_a_printable_upper_case_word(seen: Facts) -> None:
-    found = verdict(seen)
+@given(some_facts, some_reports)
+def test_every_verdict_is_a_printable_upper_case_word(
+    seen: CallFacts, reported: ReportedOutcome | None
+) -> None:
+    found = verdict(seen, reported)
     word = found.word or found.outcome.value
     assert 0 < len(word) <= 60
     assert word.isprintable()
@@ -324,3 +343,28 @@ def test_unexplained_refusals_back_off_to_at_least_an_hour_under_any_policy(retr
     assert len(delays_s) == len(found)
     assert delays_s == sorted(delays_s)
     assert delays_s[-1] == max(3600, retries.base_s)
+
+
+ABORTED = Finish(Outcome.ABORTED, "sold out")
+ANSWERED = Finish(Outcome.ANSWERED, None)
+NO_ANSWER = Finish(Outcome.NO_ANSWER, "NO_ANSWER")
+
+
+@pytest.mark.parametrize(
+    ("decision", "hang_up", "becomes"),
+    [
+        (Retry(60), False, ABORTED),
+        (Retry(60, carrier_error=True, counted=False), False, ABORTED),
+        (NO_ANSWER, False, NO_ANSWER),
+        (ANSWERED, False, ANSWERED),
+        (Retry(60), True, ABORTED),
+        (NO_ANSWER, True, ABORTED),
+        (ANSWERED, True, ABORTED),
+        (Finish(Outcome.ANSWERED, None, "ECHOED"), True, ABORTED),
+        (Finish(Outcome.CARRIER_ERROR, "21610"), True, ABORTED),
+    ],
+)
+def test_a_cancelled_lead_is_not_called_again_and_is_aborted_where_its_call_was_cut_short(
+    decision: LeadDecision, hang_up: bool, becomes: LeadDecision
+) -> None:
+    assert after_cancellation(decision, "sold out", hang_up=hang_up) == becomes

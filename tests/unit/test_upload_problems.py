@@ -1,6 +1,6 @@
 """Refused rows of an upload, by reason."""
 
-from trunkline.leads.upload_problems import UploadProblem, by_reason
+from trunkline.leads.upload_report import UploadProblem, by_reason
 
 _NO_PHONE = {"field": "phone", "error": "Give the phone to call."}
 

@@ -40,8 +40,8 @@ def csv_lines() -> CsvLines:
 def read(reader: Rows, body: bytes, cuts: Sequence[int] = ()) -> list[UploadRow]:
     """As it comes in pieces: cut at each of these places."""
     places = sorted({min(cut, len(body)) for cut in (0, *cuts, len(body))})
-    rows = [row for start, stop in pairwise(places) for row in reader.feed(body[start:stop])]
-    return rows + list(reader.end())
+    rows = [row for start, stop in pairwise(places) for row in reader.read(body[start:stop])]
+    return rows + list(reader.read(b"", is_end=True))
 
 
 def outcome(reader: Rows, body: bytes, cuts: Sequence[int]) -> list[UploadRow] | str:
@@ -103,11 +103,11 @@ def test_a_broken_line_of_json_is_one_row() -> None:
 @pytest.mark.parametrize("make", [JsonLines, csv_lines])
 def test_a_line_without_an_end_is_one_bad_row_and_not_buffered(make: Callable[[], Rows]) -> None:
     reader = make()
-    rows = list(reader.feed(b"request_id\n")) if make is csv_lines else []
+    rows = list(reader.read(b"request_id\n")) if make is csv_lines else []
     for _ in range(20):
-        rows += reader.feed(b"x" * ROW_BYTES_MAX)
+        rows += reader.read(b"x" * ROW_BYTES_MAX)
     good = b"7" if make is csv_lines else b'{"a": 1}'
-    rows += [*reader.feed(b"x\n" + good + b"\n"), *reader.end()]
+    rows += [*reader.read(b"x\n" + good + b"\n"), *reader.read(b"", is_end=True)]
     assert [row.error is None for row in rows] == [False, True]
 
 
@@ -120,14 +120,14 @@ def test_a_broken_array_ends_the_upload_after_its_good_rows(body: bytes, rows_be
     seen: list[UploadRow] = []
     reader = JsonArray()
     with pytest.raises(BrokenUpload) as caught:
-        seen.extend(chain(reader.feed(body), reader.end()))
+        seen.extend(chain(reader.read(body), reader.read(b"", is_end=True)))
     assert (len(seen), caught.value.code) == (rows_before, "bad_json")
 
 
 def test_an_array_with_a_row_without_an_end_is_a_broken_upload() -> None:
     reader = JsonArray()
     with pytest.raises(BrokenUpload, match="Row 1"):
-        list(chain.from_iterable(reader.feed(b'[{"a": "' + b"x" * ROW_BYTES_MAX) for _ in range(10)))
+        list(chain.from_iterable(reader.read(b'[{"a": "' + b"x" * ROW_BYTES_MAX) for _ in range(10)))
 
 
 def test_a_number_is_not_cut_where_a_piece_ends() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from trunkline.leads import windows
 from trunkline.leads.windows import (
     WEEKDAYS,
     HolidayCalendar,
@@ -232,7 +233,7 @@ def test_the_next_opening_equals_that_found_minute_by_minute(
 def test_a_cached_next_opening_is_still_right_later(
     some: tuple[WindowRule, ...], at: datetime, later: int
 ) -> None:
-    """OpeningCache are remembered. Asking earlier must not change the answer to a later question."""
+    """Openings are remembered. Asking earlier must not change the answer to a later question."""
     next_opening(some, at)
     remembered = next_opening(some, at + later * MINUTE)
     afresh = next_opening(
@@ -242,6 +243,36 @@ def test_a_cached_next_opening_is_still_right_later(
     if remembered:
         assert is_open(some, remembered.opens_at)
         assert remembered.closes_at is None or not is_open(some, remembered.closes_at)
+
+
+MONDAY = datetime(2030, 1, 7, tzinfo=UTC)
+NIGHTS = Window(spans=(TimeSpan(start="22:00", end="03:00"),))
+MORNING = Window(spans=(TimeSpan(start="09:00", end="10:00"),), timezone="UTC")
+UPLOADED_RULES = st.sampled_from(
+    [
+        (WindowRule(OFFICE, (NEW_YORK,)),),
+        (WindowRule(NIGHTS, (BERLIN, "Europe/Lisbon")),),
+        (WindowRule(MORNING, ("UTC",)), WindowRule(MORNING, ("Asia/Tokyo",))),
+    ]
+)
+DUE_TIMES = st.integers(0, 14 * 24 * 60).map(lambda minutes: MONDAY + timedelta(minutes=minutes))
+
+
+@given(st.lists(st.tuples(UPLOADED_RULES, DUE_TIMES), max_size=30))
+def test_a_cached_opening_equals_the_computed_one(
+    asked: list[tuple[tuple[WindowRule, ...], datetime]],
+) -> None:
+    windows._searches.clear()
+    for some, moment in asked:
+        assert next_opening(some, moment) == windows._search(some, moment)
+
+
+def test_the_cache_of_openings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "SEARCHES_MAX", 50)
+    windows._searches.clear()
+    for day in range(130):
+        next_opening(rules(OFFICE, zones=("UTC" if day % 2 else BERLIN,)), MONDAY + timedelta(days=day))
+        assert sum(map(len, windows._searches.values())) <= 50
 
 
 @pytest.mark.parametrize(

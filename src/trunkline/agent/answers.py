@@ -11,18 +11,17 @@ that the carrier did not send get 403.
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import urlencode, urlsplit, urlunsplit
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from aiohttp import web
 
 from trunkline.agent import proofs
-from trunkline.agent.answer_settings import AnswerSettings
 from trunkline.client.rollout import ReadFlags, RolloutFlags
 from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, Route, SmartRouterClient
-
-__all__ = ["AnswerRoutes", "AnswerSettings", "answer_url"]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +33,40 @@ _PATHS = {"twilio": "/twilio/allocate", "plivo": "/plivo/allocate", "exotel": "/
 EXOTEL_USER = "trunkline"
 
 Verify = Callable[[web.Request, bytes], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSettings:
+    """`secret`: the required value of `?secret=`, if it is set. `own_url`: where carriers reach this agent; signatures
+    cover it, so it is needed behind a proxy. There may be two tokens, during a rotation."""
+
+    secret: str = field(default="", repr=False)
+    own_url: str = ""
+    twilio_tokens: Sequence[str] = field(default=(), repr=False)
+    plivo_tokens: Sequence[str] = field(default=(), repr=False)
+    # Exotel signs nothing: it sends this password, and the secret is in its URL.
+    exotel_password: str = field(default="", repr=False)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> "AnswerSettings":
+        def text(name: str) -> str:
+            return environ.get(name, "").strip()
+
+        def several(name: str) -> tuple[str, ...]:
+            return tuple(token.strip() for token in text(name).split(",") if token.strip())
+
+        return cls(
+            secret=text("VOICE_AGENT_ANSWER_SECRET"),
+            own_url=text("VOICE_AGENT_ANSWER_URL"),
+            twilio_tokens=several("TWILIO_AUTH_TOKEN"),
+            plivo_tokens=several("PLIVO_AUTH_TOKEN"),
+            exotel_password=text("VOICE_AGENT_EXOTEL_PASSWORD"),
+        )
+
+    def proves(self, provider: str) -> bool:
+        """Whether this provider's requests are verified."""
+        known = {"twilio": self.twilio_tokens, "plivo": self.plivo_tokens, "exotel": self.exotel_password}
+        return bool(self.secret or known[provider])
 
 
 class AnswerRoutes:
@@ -56,11 +89,11 @@ class AnswerRoutes:
 
     async def twilio(self, request: web.Request) -> web.Response:
         route = await self._route(request, "twilio")
-        return route if isinstance(route, web.Response) else _xml(_twiml(route))
+        return route if isinstance(route, web.Response) else _xml(route, "Say", _twilio_stream)
 
     async def plivo(self, request: web.Request) -> web.Response:
         route = await self._route(request, "plivo")
-        return route if isinstance(route, web.Response) else _xml(_plivo_xml(route))
+        return route if isinstance(route, web.Response) else _xml(route, "Speak", _plivo_stream)
 
     async def exotel(self, request: web.Request) -> web.Response:
         route = await self._route(request, "exotel")
@@ -145,47 +178,34 @@ def answer_url(
     return _with(own_url + _PATHS[provider], query)
 
 
-def _twiml(route: Route) -> Element:
-    response = Element("Response")
+def _xml(route: Route, say: str, stream: Callable[[Element, str, str | None], None]) -> web.Response:
+    """`say` is the carrier's word for a message, `stream` adds a stream to a URL, with its token if it has one."""
+    document = Element("Response")
     match route:
         case PodAllocation(ws_url=url, token=token):
-            stream = SubElement(SubElement(response, "Connect"), "Stream", url=url)
-            SubElement(stream, "Parameter", name="token", value=token)
+            stream(document, url, token)
         case Fallback(url=url):
-            SubElement(SubElement(response, "Connect"), "Stream", url=url)
+            stream(document, url, None)
         case Busy():
-            SubElement(response, "Say").text = BUSY_MESSAGE
-            SubElement(response, "Hangup")
+            SubElement(document, say).text = BUSY_MESSAGE
+            SubElement(document, "Hangup")
         case CallEnded():
-            SubElement(response, "Hangup")
-    return response
+            SubElement(document, "Hangup")
+    return web.Response(text=tostring(document, encoding="unicode"), content_type="application/xml")
 
 
-def _plivo_xml(route: Route) -> Element:
-    response = Element("Response")
-    match route:
-        case PodAllocation(ws_url=url, token=token):
-            _plivo_stream(response, _with(url, {"token": token}))
-        case Fallback(url=url):
-            _plivo_stream(response, url)
-        case Busy():
-            SubElement(response, "Speak").text = BUSY_MESSAGE
-            SubElement(response, "Hangup")
-        case CallEnded():
-            SubElement(response, "Hangup")
-    return response
+def _twilio_stream(document: Element, url: str, token: str | None) -> None:
+    stream = SubElement(SubElement(document, "Connect"), "Stream", url=url)
+    if token is not None:
+        SubElement(stream, "Parameter", name="token", value=token)
 
 
-def _plivo_stream(response: Element, url: str) -> None:
-    stream = SubElement(response, "Stream", bidirectional="true", keepCallAlive="true", contentType=AUDIO)
-    stream.text = url
+def _plivo_stream(document: Element, url: str, token: str | None) -> None:
+    stream = SubElement(document, "Stream", bidirectional="true", keepCallAlive="true", contentType=AUDIO)
+    stream.text = url if token is None else _with(url, {"token": token})
 
 
 def _with(url: str, query: Mapping[str, str]) -> str:
     if not query:
         return url
     return f"{url}{'&' if '?' in url else '?'}{urlencode(query)}"
-
-
-def _xml(document: Element) -> web.Response:
-    return web.Response(text=tostring(document, encoding="unicode"), content_type="application/xml")

@@ -109,7 +109,7 @@ class Call:
     @property
     def _platform(self) -> Contract:
         if self._contract is None:
-            raise RuntimeError("this call has no platform to ask")
+            raise RuntimeError("this call has no platform URL")
         return self._contract
 
     async def hang_up(self) -> None:

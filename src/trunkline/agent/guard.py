@@ -90,10 +90,6 @@ class Guard:
         )
 
     @property
-    def leaving(self) -> bool:
-        return self._expected is not None
-
-    @property
     def expected(self) -> frozenset[str]:
         """Calls that may still connect although the pod is leaving."""
         return frozenset(self._expected or ())

@@ -1,6 +1,6 @@
 """One call at this pod: its handler, the task that reads its socket, and how the two end.
 
-When a stream closes, the carrier asks the router what follows. If the call was released, the carrier hangs up. If it
+When a stream closes, the carrier requests the next document. If the call was released, the carrier hangs up. If it
 was not, the call has lost its agent, and gets another one. So an agent that has finished a call releases it first and
 closes the stream afterwards, and one that fails only closes the stream.
 """

@@ -14,8 +14,8 @@ from trunkline.store.abandonment import AbandonmentCounts
 
 class ShareOut(Out):
     answered_by_person: int
-    abandoned: int = Field(description="Of those, the calls that found no agent in time.")
-    share: float | None = Field(description="From 0 to 1; null while nobody has answered.")
+    abandoned: int = Field(description="Of those, the calls that no agent took in time.")
+    share: float | None = Field(description="From 0 to 1; null before the first answered call.")
 
 
 class SharesOut(Out):
@@ -26,14 +26,15 @@ class SharesOut(Out):
 
 class CampaignSharesOut(SharesOut):
     abandon_max: float = Field(
-        description="As all layers of policy say together; a callee's country may lower it."
+        description="The maximum that all layers of policy together allow; a callee's country may lower it."
     )
     overdialling: Literal["off", "on", "ended_by_campaign", "ended_by_merchant"] = Field(
-        description="`off`: an agent is reserved for every call. `ended_by_…`: so it is again, because the share over "
-        "30 days, or over the policy's window, has reached four fifths of the maximum."
+        description="`off`: the dialer reserves an agent for every call. `ended_by_…`: it does so again, because "
+        "the share over 30 days, or over the policy's window, has reached 80 % of the maximum."
     )
     answer_rate: float = Field(
-        description="By which overdialling reckons: the upper 95 % bound over its last calls, 1 while they are few."
+        description="The answer rate that overdialling assumes: the upper 95 % bound over the campaign's last "
+        "calls, 1 while they are few."
     )
     merchant_last_30d: ShareOut
 

@@ -57,9 +57,10 @@ class OutcomeIn(Body):
 
     disposition: Disposition | None = Field(
         None,
-        description="The outcome in the agent's word. BUSY, VOICEMAIL and TRANSFERRED mean what they mean here.",
+        description="The outcome, in the agent's own vocabulary. BUSY, VOICEMAIL and TRANSFERRED mean the "
+        "platform's outcomes of the same name.",
     )
-    opt_out: bool = Field(False, description="The person wants no more calls of this merchant.")
+    opt_out: bool = Field(False, description="The person wants no more calls from this merchant.")
     callback_at: Moment | None = Field(None, description="When the person wants to be called again.")
     transcript_ref: Reference | None = Field(None, description="Where the transcript is stored.")
     recording_ref: Reference | None = Field(None, description="Where the recording is stored.")
@@ -119,7 +120,9 @@ class AgentApi:
             case "no_call":
                 raise not_found("call")
             case "contradicted":
-                raise conflict("reported_before", "This call was reported on before, with other content.")
+                raise conflict(
+                    "reported_before", "A report of this call with other content was stored before."
+                )
             case "superseded":
                 raise _superseded()
             case "new":
@@ -133,7 +136,7 @@ class AgentApi:
         call = await call_reports.context(tx, attempt_id)
         assert call is not None, "reported on"
         source = CallSource(report.recording_ref, report.transcript_ref, dict(report.data))
-        return await self._enrichment.ask(tx, [Wanted(str(attempt_id), source, call.tenant, attempt_id)])
+        return await self._enrichment.enqueue(tx, [Wanted(str(attempt_id), source, call.tenant, attempt_id)])
 
     def _proof(self, request: Request) -> CallProof:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -149,7 +152,9 @@ class AgentApi:
 
 
 def _superseded() -> ApiError:
-    return conflict("call_resumed", "Another agent has this call by now: nothing more is taken of this one.")
+    return conflict(
+        "call_resumed", "Another agent has this call now. Nothing more is accepted from this one."
+    )
 
 
 def _body(call: CallContext, call_sid: str, is_reported: bool, turn: int) -> dict[str, Any]:
@@ -245,20 +250,20 @@ _CONTEXT_DOC: dict[str, Any] = {
     ),
     "responses": {
         "200": {"description": "The call.", "content": _OBJECT},
-        "401": {"description": "Not the token of this call.", "content": _OBJECT},
+        "401": {"description": "The token does not belong to this call.", "content": _OBJECT},
         "404": {"description": "There is no such call.", "content": _OBJECT},
     },
 }
 _STATE_DOC: dict[str, Any] = {
     "tags": ["agents"],
-    "summary": "Store what another agent would need to go on with the call",
+    "summary": "Store the state with which another agent can resume the call",
     "description": f"A JSON object of at most 64 KiB; the last one counts. {_PROOF}",
     "requestBody": {"required": True, "content": _OBJECT},
     "responses": {
-        "200": {"description": "Kept.", "content": _OBJECT},
-        "401": {"description": "Not the token of this call.", "content": _OBJECT},
+        "200": {"description": "Stored.", "content": _OBJECT},
+        "401": {"description": "The token does not belong to this call.", "content": _OBJECT},
         "404": {"description": "There is no such call.", "content": _OBJECT},
-        "409": {"description": "Another agent has this call by now.", "content": _OBJECT},
+        "409": {"description": "Another agent has this call now.", "content": _OBJECT},
         "413": {"description": "Too large.", "content": _OBJECT},
         "422": {"description": "Not a JSON object, or too large.", "content": _OBJECT},
     },
@@ -266,18 +271,18 @@ _STATE_DOC: dict[str, Any] = {
 _OUTCOME_DOC: dict[str, Any] = {
     "tags": ["agents"],
     "summary": "Report the outcome of a call",
-    "description": f"Once per call, also after its end; the same report again changes nothing. {_PROOF}",
+    "description": f"Once per call, also after its end. Idempotent. {_PROOF}",
     "requestBody": {
         "required": True,
         "content": {"application/json": {"schema": OutcomeIn.model_json_schema(), "example": EXAMPLE}},
     },
     "responses": {
         "200": {"description": "This report was stored before.", "content": _OBJECT},
-        "201": {"description": "Kept.", "content": _OBJECT},
-        "401": {"description": "Not the token of this call.", "content": _OBJECT},
+        "201": {"description": "Stored.", "content": _OBJECT},
+        "401": {"description": "The token does not belong to this call.", "content": _OBJECT},
         "404": {"description": "There is no such call.", "content": _OBJECT},
         "409": {
-            "description": "Another report of this call was stored before, or another agent has it by now.",
+            "description": "Another report of this call was stored before, or another agent has the call now.",
             "content": _OBJECT,
         },
         "413": {"description": "Too large.", "content": _OBJECT},

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from trunkline.api.errors import not_found
 from trunkline.api.principal import Principal
-from trunkline.control.stops import campaign_subject
+from trunkline.control.controls import campaign_subject
 from trunkline.store import controls, numbers, tenants
 from trunkline.store.controls import Scope
 from trunkline.store.database import Connection

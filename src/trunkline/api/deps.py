@@ -14,7 +14,7 @@ from trunkline.api.body_guard import BodyRule
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.store import Store
 from trunkline.clock import Clock
-from trunkline.control.provider import Flags
+from trunkline.control.flags import Flags
 from trunkline.dispatch.checks import Resolution
 from trunkline.dispatch.why import DEFAULT_VIEW, DispatchView
 from trunkline.jobs.platform.catalogue import JobsApi

@@ -46,7 +46,7 @@ class FastPath:
             try:
                 who = self._verifier.at_hand(token) or await self._verifier.verify(token.decode("latin-1"))
             except StoreUnavailable as error:
-                # Answered here: asked once more on the ordinary way, it would take twice as long.
+                # Answered here: a second query, by the full stack, would take twice as long.
                 await self._serve(replace(route, endpoint=_failing(error)), None, scope, receive, send)
                 return
             if who is None or not who.may(route.scopes):

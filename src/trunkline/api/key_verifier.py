@@ -135,8 +135,8 @@ class KeyVerifier:
             task.exception()  # retrieved, so that asyncio does not log a query whose clients are gone
 
 
-def _remember(memory: OrderedDict[bytes, V], digest: bytes, value: V, size_max: int) -> None:
-    memory[digest] = value
-    memory.move_to_end(digest)
-    while len(memory) > size_max:
-        memory.popitem(last=False)
+def _remember(cache: OrderedDict[bytes, V], digest: bytes, value: V, size_max: int) -> None:
+    cache[digest] = value
+    cache.move_to_end(digest)
+    while len(cache) > size_max:
+        cache.popitem(last=False)

@@ -45,7 +45,7 @@ class ErrorOut(BaseModel):
     """Every error of this API."""
 
     success: bool = Field(examples=[False])
-    error: str = Field(description="A sentence for people. It says what to do.")
+    error: str = Field(description="A sentence for people, with what to do.")
     code: str = Field(description="A word for programs.")
     request_id: str = Field(description="Also in the header X-Request-ID, and in our logs.")
     fields: list[FieldErrorOut] | None = None
@@ -54,10 +54,10 @@ class ErrorOut(BaseModel):
 _DESCRIPTIONS = {
     400: "The body is not JSON, or the cursor is of another list.",
     401: "No API key, or one that is unknown, revoked or expired.",
-    403: "The key lacks the scope, or may see this but not change it.",
-    404: "There is no such thing, or it is another tenant's.",
+    403: "The key lacks the scope, or may read the object but not change it.",
+    404: "There is no such object, or it is another tenant's.",
     408: "The body arrived too slowly.",
-    409: "It is taken, in use, or was sent before with other content.",
+    409: "The name is taken, the object is in use, or the request was sent before with other content.",
     413: "The body is too large.",
     415: "The Content-Type is not JSON.",
     422: "A field is wrong: see `fields`.",

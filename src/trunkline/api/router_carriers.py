@@ -232,10 +232,11 @@ def _operation(carrier: str) -> dict[str, Any]:
     return {
         "tags": ["router"],
         "summary": f"An answered call of {carrier}'s gets its pod",
-        "description": "For the carrier, which proves itself. The answer is a document in its own language.",
+        "description": "For the carrier, which signs its request or sends a secret. The response is a document "
+        "in the carrier's own language.",
         "responses": {
-            "200": {"description": "What the carrier shall do with the call."},
-            "400": {"description": "No call is named."},
+            "200": {"description": "What the carrier is to do with the call."},
+            "400": {"description": "The request names no call."},
             "401": {"description": "The password is missing (Exotel)."},
             "403": {"description": "The signature or the secret does not fit."},
             "413": {"description": "Larger than any webhook."},

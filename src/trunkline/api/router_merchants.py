@@ -55,7 +55,7 @@ class MerchantApi:
         return [
             _route("GET", PATH, self.list_all, "Merchants with a tier of their own"),
             _route("PUT", one, self.put, "Give a merchant a tier"),
-            _route("DELETE", one, self.remove, "Let a merchant have the standard tier again"),
+            _route("DELETE", one, self.remove, "Move a merchant back to the standard tier"),
             _route("GET", "/api/v1/router/urls", self.urls, "The router's URLs for carriers"),
         ]
 

@@ -69,9 +69,12 @@ _ALLOCATE = _object(
         "type": ["string", "null"],
         "maxLength": TEXT_MAX,
         "pattern": r"^[^\x00-\x1f\x7f]*$",
-        "description": "Whose call it is; its tier is tried first. Left out: standard.",
+        "description": "The merchant of the call; the router tries its tier first. Left out: standard.",
     },
-    wait=_flag("Queue for a pod where ROUTER_HOLD_MAX allows it: asked again within `retry_after_s`."),
+    wait=_flag(
+        "Queue for a pod where ROUTER_HOLD_MAX allows it. The client repeats the request within "
+        "`retry_after_s`."
+    ),
 )
 _RELEASE = _object(
     "call_sid",
@@ -79,20 +82,21 @@ _RELEASE = _object(
     pod_name={
         "type": ["string", "null"],
         "pattern": f"^({POD_NAME})?$",
-        "description": "Only of a pod that lets go of the call itself.",
+        "description": "Only if the pod itself releases the call.",
     },
     turn={
         "type": ["integer", "null"],
         "minimum": 0,
         "maximum": TURN_MAX,
-        "description": "Which of the call's streams it had. Of a call that has another agent now it ends nothing.",
+        "description": "Which of the call's streams the pod had. The release is ignored if another agent has the "
+        "call now.",
     },
 )
 _DRAIN = _object("pod_name", pod_name=_POD_NAME)
 _HEARTBEAT = _object(
     "",
-    ip=_short("Where a proxy reaches the pod.", "10.0.0.7"),
-    port=_whole("And its port.", 0, 65_535),
+    ip=_short("The address for a proxy.", "10.0.0.7"),
+    port=_whole("The port at that address.", 0, 65_535),
     version=_short("The agent's version: in a rollout pods of the newest come first.", "1.4.0"),
     base_url=_text(
         "Where carriers reach the pod; empty: VOICE_AGENT_BASE_URL of the platform.",
@@ -100,24 +104,27 @@ _HEARTBEAT = _object(
         maxLength=TEXT_MAX,
         pattern=r"^(wss?://[^\x00-\x1f\x7f]*)?$",
     ),
-    calls=_list(_CALL_SID, "The calls that it holds now.", maxItems=CALLS_MAX),
-    ended=_list(_CALL_SID, "Calls that it had lately and that are over.", maxItems=CALLS_MAX),
+    calls=_list(_CALL_SID, "The calls that the pod has now.", maxItems=CALLS_MAX),
+    ended=_list(_CALL_SID, "Recent calls of the pod that have ended.", maxItems=CALLS_MAX),
     hanging=_list(
         _CALL_SID,
-        "Calls that are over and whose handlers do not end: it takes so many calls fewer.",
+        "Calls that have ended and whose handlers have not: each takes up one slot of the pod.",
         maxItems=CALLS_MAX,
     ),
     handing_over=_list(
         _CALL_SID,
-        "Those of `calls` that it is about to give to other pods, because it leaves.",
+        "Those of `calls` that the pod hands over to other pods, because it is leaving.",
         maxItems=CALLS_MAX,
     ),
-    boot_id=_short("Another one at each start of the process: the calls of the one before are over."),
-    sequence=_whole("Grows with each heartbeat of a boot, from 1. One that was overtaken changes nothing.", 0)
+    boot_id=_short("A new id at each start of the process; calls of the process before it have ended."),
+    sequence=_whole(
+        "Counts the heartbeats of this boot, from 1. The router ignores one that a later one overtook.", 0
+    )
     | {"exclusiveMaximum": SEQUENCE_MAX},
     draining=_flag("The pod is leaving: it takes no new calls until it is gone."),
     interval_s=_number(
-        "The heartbeat interval: after three of these, and never before 15 s, no dial counts on it."
+        "The heartbeat interval. After three of them without a heartbeat, and at least 15 s, the router reserves "
+        "the pod for no dial."
     )
     | {"exclusiveMinimum": 0, "maximum": INTERVAL_MAX_S, "default": 30},
 )
@@ -125,90 +132,90 @@ _HEARTBEAT = _object(
 _ALLOCATION = _object(
     "*",
     pod_name=_SOME_POD,
-    ws_url=_text("Where the stream goes.", "wss://voice.example.com/ws/pod/voice-agent-0/CA123"),
-    source_pool=_text("Where the pod was taken from.", "pool:standard"),
-    allocated_at=_text("When, in UTC.", "2030-05-01T09:30:00Z", format="date-time"),
-    was_existing=_flag("The call had this pod before."),
-    token=_text("The stream's parameter `token`: the pod takes the stream with it and not without."),
+    ws_url=_text("The URL of the stream.", "wss://voice.example.com/ws/pod/voice-agent-0/CA123"),
+    source_pool=_text("The pool of the pod.", "pool:standard"),
+    allocated_at=_text("The time of the allocation, in UTC.", "2030-05-01T09:30:00Z", format="date-time"),
+    was_existing=_flag("The pod was allocated to this call before."),
+    token=_text("The stream's parameter `token`. The pod refuses a stream without it."),
 )
 _ALLOCATED = _object("*", success=_SUCCESS, allocation=_ALLOCATION)
 _RELEASED = _object(
     "*",
     success=_SUCCESS,
     pod_name=_SOME_POD,
-    released_to_pool=_text("Where the pod went back to.", "pool:standard"),
-    was_draining=_flag("It was kept from new calls, and stays so."),
+    released_to_pool=_text("The pool that the pod returned to.", "pool:standard"),
+    was_draining=_flag("The pod is draining, and still gets no new calls."),
 )
 _DRAINED = _object(
     "*",
     success=_SUCCESS,
     pod_name=_SOME_POD,
-    has_active_call=_flag("A call is on it, and goes on."),
+    has_active_call=_flag("The pod has a call, which goes on."),
     message=_text("What was done.", "Pod drained successfully"),
-    is_draining=_flag("New calls are kept away from it now."),
+    is_draining=_flag("The pod gets no new calls now."),
 )
 _HEARD = _object(
     "*",
     success=_SUCCESS,
     pod_name=_SOME_POD,
     tier=_SOME_TIER,
-    draining=_flag("New calls are kept away from it, by itself or by an operator."),
+    draining=_flag("The pod gets no new calls, by its own request or by an operator's."),
     call_sid=_text("The first of `calls`, or empty."),
-    calls=_list(_SOME_CALL, "The calls that have this pod, connected or not."),
-    max_concurrent=_whole("How many calls it takes at once in its tier."),
+    calls=_list(_SOME_CALL, "The calls allocated to this pod, connected or not."),
+    max_concurrent=_whole("The number of concurrent calls of a pod of its tier."),
     again_in_s=_number("When the router expects the next heartbeat; 0: as usual."),
-    call_time_limit_s=_number("The longest call of the platform: a pod that leaves waits that long."),
-    stream_secrets=_list(_text("In hex."), "What the tokens of this pod's streams are made with."),
+    call_time_limit_s=_number("The platform's longest call: a leaving pod waits that long."),
+    stream_secrets=_list(_text("In hex."), "The secrets that sign the tokens of this pod's streams."),
 )
 _RESET = _object(
     "*",
     success=_SUCCESS,
     pod_name=_SOME_POD,
     ended_calls=_list(_SOME_CALL, "Calls whose allocation was ended."),
-    still_named=_list(_SOME_CALL, "Calls that the pod's last heartbeat named: somebody may be talking."),
+    still_named=_list(_SOME_CALL, "Calls that the pod's last heartbeat named: a person may be talking."),
     hanging=_list(
-        _SOME_CALL, "Calls that are over and whose handlers do not end: only a restart of the pod ends them."
+        _SOME_CALL, "Calls that have ended and whose handlers have not: only a restart of the pod ends them."
     ),
-    status=_text("As it is now.", "available"),
-    message=_text("What was done, and what to look at."),
+    status=_text("The present state.", "available"),
+    message=_text("What was done, and what to check."),
 )
 _NUMBERS: Schema = {"type": "object", "additionalProperties": {"type": "integer"}}
 _STATUS = _object(
     "pools active_calls is_leader status",
     pools=_NUMBERS | {"description": "`<tier>:available` and `<tier>:assigned`, in pods."},
-    active_calls=_whole("Calls that have a pod."),
-    is_leader=_flag("The process that answers runs the pool manager."),
+    active_calls=_whole("Calls with an allocated pod."),
+    is_leader=_flag("Whether the responding process runs the pool manager."),
     status=_text("`up`.", "up"),
     waiting=_whole("Calls that wait for a pod."),
-    free=_NUMBERS | {"description": "How many calls each tier could take now."},
-    kept=_whole("Slots that are kept for dials which are not answered yet."),
-    kept_by_tier=_NUMBERS | {"description": "The same by tier."},
+    free=_NUMBERS | {"description": "Free slots, by tier."},
+    kept=_whole("Slots reserved for dials that are not answered yet."),
+    kept_by_tier=_NUMBERS | {"description": "Reserved slots, by tier."},
 )
 _POD = _object(
     "*",
     pod_name=_SOME_POD,
     tier=_SOME_TIER,
-    is_draining=_flag("New calls are kept away from it."),
-    has_active_lease=_flag("A call has it."),
-    lease_call_sid=_text("Which; empty for none."),
+    is_draining=_flag("The pod gets no new calls."),
+    has_active_lease=_flag("A call is allocated to the pod."),
+    lease_call_sid=_text("The call; empty for none."),
     status=_text(
         "`available`, `kept`, `allocated`, `ending`, `draining`, `unready` or `unknown`.", "available"
     ),
     calls=_list(_SOME_CALL),
-    ip=_text("Where a proxy reaches it."),
-    port=_whole("And its port."),
+    ip=_text("The address for a proxy."),
+    port=_whole("The port at that address."),
     version=_text("The agent's version."),
     hanging=_list(
-        _SOME_CALL, "Calls that are over and whose handlers do not end: it takes so many calls fewer."
+        _SOME_CALL, "Calls that have ended and whose handlers have not: each takes up one slot of the pod."
     ),
-    handing_over=_list(_SOME_CALL, "Calls that it is about to give to other pods, because it leaves."),
+    handing_over=_list(_SOME_CALL, "Calls that the pod hands over to other pods, because it is leaving."),
 )
 _CALL = _object(
     "*",
     call_sid=_SOME_CALL,
     pod_name=_SOME_POD,
-    source_pool=_text("Where the pod was taken from.", "pool:standard"),
-    merchant_id=_text("Whose call it is."),
+    source_pool=_text("The pool of the pod.", "pool:standard"),
+    merchant_id=_text("The merchant of the call."),
     allocated_at=_whole("In seconds since 1970."),
 )
 
@@ -225,8 +232,8 @@ def _json(schema: Schema) -> Schema:
 _ERROR: Schema = {"$ref": "#/components/schemas/ErrorOut"}
 _HELD = _object(
     "",
-    waiting_before=_whole("With `hold`: how many calls are served first."),
-    retry_after_s=_whole("With `hold`: ask again within this to keep the place."),
+    waiting_before=_whole("With `hold`: how many calls are ahead in the queue."),
+    retry_after_s=_whole("With `hold`: repeat the request within this time, or lose the place in the queue."),
 )
 
 
@@ -250,11 +257,15 @@ _NAME = {
     "schema": _POD_NAME,
 }
 _PAGE = [
-    {"name": "limit", "in": "query", "schema": _whole("At most so many.", 1, PAGE_MAX) | {"default": 50}},
+    {
+        "name": "limit",
+        "in": "query",
+        "schema": _whole("The maximum number of entries.", 1, PAGE_MAX) | {"default": 50},
+    },
     {
         "name": "cursor",
         "in": "query",
-        "description": "The `next_cursor` of the page before.",
+        "description": "`next_cursor` of the previous page.",
         "schema": {"type": "string", "pattern": "^[0-9]{1,7}$"},
     },
 ]
@@ -283,12 +294,12 @@ def _operation(
 
 OPERATIONS: Mapping[str, Schema] = {
     "POST /api/v1/allocate": _operation(
-        "Give a call its pod",
-        "Idempotent: the same call gets the same pod, however often and wherever it is asked for.",
+        "Allocate a pod to a call",
+        "Idempotent: every request for the same call, at any process, gets the same pod.",
         {
-            "200": _said("The call's pod.", _ALLOCATED),
+            "200": _said("The pod of the call.", _ALLOCATED),
             **_BAD,
-            "410": _said("`call_ended`: the call was released; hang it up."),
+            "410": _said("`call_ended`: the call was released before; hang it up."),
             "503": _said(
                 "`no_pods_available`: none is free. `hold`: the call is queued. `unavailable`: the router cannot "
                 "reach its store.",
@@ -299,8 +310,8 @@ OPERATIONS: Mapping[str, Schema] = {
         body=_ALLOCATE,
     ),
     "POST /api/v1/release": _operation(
-        "Take a call's pod back",
-        "Idempotent: a call that has no pod any more answers 404, which counts as released.",
+        "Release the pod of a call",
+        "Idempotent: the response is 404 if the call has no pod any more, which counts as released.",
         {
             "200": _said("Released.", _RELEASED),
             **_BAD,
@@ -309,20 +320,21 @@ OPERATIONS: Mapping[str, Schema] = {
         body=_RELEASE,
     ),
     "POST /api/v1/drain": _operation(
-        "Keep new calls away from a pod",
-        "For DRAINING_TTL, 6 minutes unless said; live calls go on.",
+        "Drain a pod",
+        "The pod gets no new calls for DRAINING_TTL, 6 minutes by default; live calls go on.",
         {"200": _said("Drained.", _DRAINED), **_BAD, **_NO_POD},
         body=_DRAIN,
     ),
     "DELETE /api/v1/drain/{name}": _operation(
-        "Let a pod take calls again",
+        "End the drain of a pod",
         "A pod that is leaving by itself stays `is_draining`.",
-        {"200": _said("As it is now.", _DRAINED), **_BAD, **_NO_POD},
+        {"200": _said("The present state.", _DRAINED), **_BAD, **_NO_POD},
         parameters=[_NAME],
     ),
     "POST /api/v1/pods/{name}/reset": _operation(
         "Free a pod whose agent hangs",
-        "Its allocations end, and the calls that it names count for nothing until it lets go of them.",
+        "The router ends its allocations, and ignores the calls in its heartbeats until the pod no longer names "
+        "them.",
         {"200": _said("Freed.", _RESET), **_BAD, **_NO_POD},
         parameters=[_NAME],
     ),
@@ -330,7 +342,7 @@ OPERATIONS: Mapping[str, Schema] = {
         "Pools and calls in numbers", "Of the whole router.", {"200": _said("The numbers.", _STATUS)}
     ),
     "GET /api/v1/pod/{name}": _operation(
-        "One pod", "Its tier, its calls and where it is.", {"200": _said("The pod.", _POD), **_BAD, **_NO_POD},
+        "One pod", "Its tier, its calls and its address.", {"200": _said("The pod.", _POD), **_BAD, **_NO_POD},
         parameters=[_NAME],
     ),
     "GET /api/v1/pod/{name}/address": _operation(
@@ -353,16 +365,16 @@ OPERATIONS: Mapping[str, Schema] = {
         parameters=_PAGE,
     ),
     "GET /api/v1/allocations": _operation(
-        "The calls that have a pod",
+        "List the calls that have a pod",
         "Oldest first. Calls that come and go meanwhile may be missed.",
         {"200": _said("A page.", _page(_CALL)), **_BAD},
         parameters=_PAGE,
     ),
     "POST /api/v1/pods/{name}/heartbeat": _operation(
-        "Heartbeat of a pod, with the calls that it holds",
+        "Heartbeat of a pod, with its calls",
         "Registers an unknown pod. Every field may be left out; docs/reference/api.md says what each is for.",
         {
-            "200": _said("What the router knows of it.", _HEARD),
+            "200": _said("The router's record of the pod.", _HEARD),
             **_BAD,
             "409": _said("`pod_superseded`: a later process has registered under this pod's name."),
         },

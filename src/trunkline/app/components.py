@@ -2,25 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import RouterKeys
 from trunkline.clock import Clock
+from trunkline.control.continuity import Guardian
 from trunkline.control.controls import Controls
-from trunkline.control.flags import FlagBoard
-from trunkline.control.guardian import Guardian
+from trunkline.control.flags import FlagBoard, Flags
 from trunkline.control.notifier import AlarmNotifier, NotifierTimes
 from trunkline.control.presence import Presence
-from trunkline.control.provider import Flags
 from trunkline.control.refresh import ControlRefresh
 from trunkline.control.webhook import AlarmWebhook
 from trunkline.dispatch.agents import AgentRule, NoAgentsNeeded
 from trunkline.dispatch.calls import LIMITS, CallFold
-from trunkline.dispatch.carrier_responses import ResultWriter
+from trunkline.dispatch.carrier_responses import CarrierResponseWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.checker import Checker
 from trunkline.dispatch.checks import CheckLimits
@@ -57,7 +57,7 @@ from trunkline.jobs.wakeups import JobNotifier
 from trunkline.leads.retries import Retries
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import LeaderLoop, Leadership, LeaseTimes, Unelected
-from trunkline.mailbox.inbox import Inbox
+from trunkline.mailbox.inbox import Inbox, InboxLimits
 from trunkline.mailbox.processing import FailureRule
 from trunkline.mailbox.worker import MailboxWorker
 from trunkline.reminders.scheduler import ReminderScheduler
@@ -83,6 +83,7 @@ from trunkline.router.sources import HeartbeatSource, PodSource
 from trunkline.router.stream_finder import StreamFinder
 from trunkline.router.streams import StreamKeys
 from trunkline.settings import Settings
+from trunkline.store import database as store_database
 from trunkline.store.agents import SlotRule
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger
@@ -100,8 +101,55 @@ log = get_logger(__name__)
 # The names under which one process of a role leads, as they stand in the table `leaders`.
 CONTROL_LEADER = "control"
 ROUTER_LEADER = "router"
+# An answer takes a millisecond of a connection: this many serve thousands per second.
+ANSWER_CONNECTIONS = 3
+ANSWER_COMMAND_S = 1.0
+# A claim, a renewal of leases and a completion at once.
+LEASE_CONNECTIONS = 3
 # A batch of appends takes milliseconds.
 INBOX_CLOSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionPools:
+    """Pools of connections to Postgres, separate where one use must not wait for another."""
+
+    common: Database
+    # Only for answers to carriers: an answered call does not wait behind a report.
+    answers: Database
+    # For appends to mailboxes, and for claims and leases of calls' mailboxes: an exhausted common pool affects neither
+    # webhooks nor leases.
+    appends: Database
+    leases: Database
+
+    @classmethod
+    async def open(cls, settings: Settings, stack: AsyncExitStack) -> "ConnectionPools":
+        """Opened as far as the roles of this process need them; closed by the stack."""
+
+        async def connect(use: str, size: int, **options: Any) -> Database:
+            assert settings.database.url, "given, or filled in by the embedded engines"
+            database = await store_database.connect(
+                settings.database.url,
+                pool_size=size,
+                behind_pooler=settings.database.pooler == "transaction",
+                application_name=f"trunkline {settings.identity} {use}".rstrip(),
+                **options,
+            )
+            stack.push_async_callback(database.close)
+            return database
+
+        common = answers = leases = await connect("", settings.database.pool_size)
+        if settings.answers_calls:
+            answers = await connect(
+                "answers",
+                ANSWER_CONNECTIONS,
+                command_timeout_s=ANSWER_COMMAND_S,
+                session_settings={"lock_timeout": "400ms", "statement_timeout": "600ms"},
+            )
+        if "mailbox" in settings.roles:
+            leases = await connect("leases", LEASE_CONNECTIONS, opened_at_once=1)
+        appends = await connect("appends", InboxLimits().connections, opened_at_once=1)
+        return cls(common, answers, appends, leases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +157,15 @@ class Runtime:
     """Engines and settings that every component needs."""
 
     settings: Settings
-    database: Database
+    pools: ConnectionPools
     bus: Bus
     clock: Clock
     public_base_url: str
-    # Only for answers to carriers: an answered call does not wait behind a report.
-    answers_database: Database
-    # For appends to mailboxes, and for claims and leases of calls' mailboxes: an exhausted common pool affects neither
-    # webhooks nor leases.
-    appends_database: Database
-    leases_database: Database
     secrets: list[str] = field(repr=False)
+
+    @property
+    def database(self) -> Database:
+        return self.pools.common
 
     @property
     def fallback_base_url(self) -> str:
@@ -153,7 +199,7 @@ class Ingress:
         )
         self.accounts_refresh = AccountsRefresh(self.accounts)
         self.refresher = AccountRefresher(self.accounts.refresh)
-        self.inbox = Inbox(runtime.appends_database, runtime.bus)
+        self.inbox = Inbox(runtime.pools.appends, runtime.bus)
         self.late_events = LateEvents(self.inbox.append_all)
 
     async def close_inbox(self) -> None:
@@ -195,23 +241,23 @@ class CallRouter:
 
     def __init__(self, runtime: Runtime, ingress: Ingress):
         settings, database, bus = runtime.settings, runtime.database, runtime.bus
-        answers_database, config = runtime.answers_database, RouterConfig.of(settings)
+        answers, config = runtime.pools.answers, RouterConfig.of(settings)
         alarms, stream_keys = PodAlarms(database), StreamKeys.from_secrets(runtime.secrets)
         self.keys = RouterKeys(settings.router_key_prefix)
         self.call_keys = CallKeys.from_secrets(runtime.secrets)
         self.notes = AllocationNotes(database)
         self.addresses = PodAddresses(database)
-        self.allocator = Allocator(bus, self.keys, stream_keys, config, answers_database, self.notes)
+        self.allocator = Allocator(bus, self.keys, stream_keys, config, answers, self.notes)
         connector = Connector(
             self.allocator,
             self.addresses,
-            answers_database,
+            answers,
             runtime.clock,
-            Resumer(self.allocator, bus, self.keys, answers_database),
+            Resumer(self.allocator, bus, self.keys, answers),
             are_agents_elsewhere=settings.router.agents == "elsewhere",
         )
         self.streams = StreamFinder(
-            connector, self.addresses, self.call_keys, answers_database, Policies().on_abandonment
+            connector, self.addresses, self.call_keys, answers, Policies().on_abandonment
         )
         self.slot_rule = SlotRule(config.callers_of, config.wait_rule.silence_ms / 1000)
         self.slots = SlotProposer(bus, self.keys, database, config)
@@ -295,8 +341,14 @@ class Dispatch:
             runtime.clock,
             ingress.carriers,
             Callbacks(runtime.public_base_url, ingress.callback_keys, runtime.fallback_base_url),
-            ResultWriter(database, bus, self.settler, self.cooldowns),
-            _sender_limits(settings),
+            CarrierResponseWriter(database, bus, self.settler, self.cooldowns),
+            SenderLimits(
+                late_max_s=settings.dispatch.send_late_max_s,
+                ring_timeout_s=int(settings.carrier.ring_timeout_s),
+                time_limit_s=int(settings.carrier.time_limit_s),
+                detects_machines=settings.carrier.machine_detection,
+                records=settings.carrier.record_calls,
+            ),
             killed=control.controls.killed,
             unwanted=partial(is_cancelled, database),
             refresher=ingress.refresher,
@@ -310,7 +362,12 @@ class Dispatch:
             settings.identity,
             rules,
             partial(reopen, database, rules),
-            _dialer_limits(settings),
+            DialerLimits(
+                batch_max=settings.dispatch.batch_max,
+                wait_max_s=settings.dispatch.idle_wait_s,
+                ahead_s=settings.dispatch.ahead_s,
+                fallback_starts_per_s=settings.dispatch.fallback_starts_per_s,
+            ),
             prechecks.ask,
             PostgresFallback(control.rollout.includes, settings.identity),
             NoAgentsNeeded() if self.agents.are_elsewhere else router.slots,
@@ -344,7 +401,7 @@ class PostCall:
                 lease_s=settings.mailboxes.lease_s,
                 failure=FailureRule(failures_max=settings.mailboxes.failures_max),
             ),
-            own=runtime.leases_database,
+            own=runtime.pools.leases,
         )
 
     @asynccontextmanager
@@ -407,22 +464,3 @@ class Maintenance:
         self.channels = ChannelReconciler(
             database, bus, control.controls, control.rollout, grant_ttl_s=settings.dispatch.grant_ttl_s
         )
-
-
-def _sender_limits(settings: Settings) -> SenderLimits:
-    return SenderLimits(
-        late_max_s=settings.dispatch.send_late_max_s,
-        ring_timeout_s=int(settings.carrier.ring_timeout_s),
-        time_limit_s=int(settings.carrier.time_limit_s),
-        detects_machines=settings.carrier.machine_detection,
-        records=settings.carrier.record_calls,
-    )
-
-
-def _dialer_limits(settings: Settings) -> DialerLimits:
-    return DialerLimits(
-        batch_max=settings.dispatch.batch_max,
-        wait_max_s=settings.dispatch.idle_wait_s,
-        ahead_s=settings.dispatch.ahead_s,
-        fallback_starts_per_s=settings.dispatch.fallback_starts_per_s,
-    )

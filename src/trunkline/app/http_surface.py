@@ -161,13 +161,10 @@ class HttpSurface:
         answers = not {"api", "router"}.isdisjoint(self._runtime.settings.roles)
         return {
             "postgres": HealthProbe(self._probe_postgres, is_alternative=answers),
-            "valkey": HealthProbe(self._probe_valkey, is_alternative=answers),
+            "valkey": HealthProbe(partial(server_time_s, self._runtime.bus), is_alternative=answers),
         }
 
     async def _probe_postgres(self) -> None:
         """It answers, and has a schema that this version runs on: a newer version may have migrated it meanwhile."""
         async with self._runtime.database.connection() as conn:
             await require_schema(conn)
-
-    async def _probe_valkey(self) -> float:
-        return await server_time_s(self._runtime.bus)

@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from trunkline.api.admin_key import ensure_admin_key
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.status import create_status
 from trunkline.app.components import (
     CallRouter,
+    ConnectionPools,
     ControlPlane,
     Dispatch,
     Ingress,
@@ -29,12 +29,10 @@ from trunkline.app.http_surface import HttpSurface
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.campaigns.abandonment_gauges import AbandonmentGauges
-from trunkline.campaigns.counting import CampaignCounter
-from trunkline.campaigns.maintenance import CampaignMaintenance
+from trunkline.campaigns.maintenance import AbandonmentGauges, CampaignCounter, CampaignMaintenance
 from trunkline.clock import SystemClock
 from trunkline.control.alarm_loop import AlarmLoop
-from trunkline.control.guardian import Heartbeat
+from trunkline.control.continuity import Heartbeat
 from trunkline.dispatch.carrier_costs import CarrierCosts
 from trunkline.dispatch.hang_ups import HangUps
 from trunkline.dispatch.lapsed_leads import LapsedLeads
@@ -44,26 +42,18 @@ from trunkline.dispatch.rebuilder import Rebuilder
 from trunkline.jobs.platform.retention import FileRetention
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import LeaderLoop
-from trunkline.mailbox.inbox import InboxLimits
 from trunkline.mailbox.maintenance import MailboxGauges, MailboxRetention
 from trunkline.reminders.follower import ReminderFollower
 from trunkline.router.pod_gauges import PodGauges
 from trunkline.router.slot_check import SlotCheck
 from trunkline.settings import Settings
 from trunkline.store import agents
-from trunkline.store import database as store_database
-from trunkline.store.database import Database
 from trunkline.store.migrate import require_schema
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.carrier_registry import STREAMLESS
 
 log = get_logger(__name__)
 
-# An answer takes a millisecond of a connection: this many serve thousands per second.
-ANSWER_CONNECTIONS = 3
-ANSWER_COMMAND_S = 1.0
-# A claim, a renewal of leases and a completion at once.
-LEASE_CONNECTIONS = 3
 GOODBYE_S = 1.0
 
 
@@ -80,45 +70,6 @@ class Loops:
     leader: Sequence[LeaderLoop] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionPools:
-    """Pools of connections to Postgres, separate where one use must not wait for another."""
-
-    common: Database
-    answers: Database
-    appends: Database
-    leases: Database
-
-    @classmethod
-    async def open(cls, settings: Settings, stack: AsyncExitStack) -> "ConnectionPools":
-        """Opened as far as the roles of this process need them; closed by the stack."""
-
-        async def connect(use: str, size: int, **options: Any) -> Database:
-            assert settings.database.url, "given, or filled in by the embedded engines"
-            database = await store_database.connect(
-                settings.database.url,
-                pool_size=size,
-                behind_pooler=settings.database.pooler == "transaction",
-                application_name=f"trunkline {settings.identity} {use}".rstrip(),
-                **options,
-            )
-            stack.push_async_callback(database.close)
-            return database
-
-        common = answers = leases = await connect("", settings.database.pool_size)
-        if settings.answers_calls:
-            answers = await connect(
-                "answers",
-                ANSWER_CONNECTIONS,
-                command_timeout_s=ANSWER_COMMAND_S,
-                session_settings={"lock_timeout": "400ms", "statement_timeout": "600ms"},
-            )
-        if "mailbox" in settings.roles:
-            leases = await connect("leases", LEASE_CONNECTIONS, opened_at_once=1)
-        appends = await connect("appends", InboxLimits().connections, opened_at_once=1)
-        return cls(common, answers, appends, leases)
-
-
 class Platform:
     """One process. Everything it can do is built here; its roles decide what of it runs."""
 
@@ -131,17 +82,7 @@ class Platform:
             "METRICS_PORT": bind(settings.http.host, settings.http.metrics_port, "METRICS_PORT"),
         }
         secrets = [key.get_secret_value() for key in settings.secret_keys]
-        runtime = Runtime(
-            settings,
-            pools.common,
-            bus,
-            SystemClock(),
-            self.public_base_url,
-            pools.answers,
-            pools.appends,
-            pools.leases,
-            secrets,
-        )
+        runtime = Runtime(settings, pools, bus, SystemClock(), self.public_base_url, secrets)
         self.ingress = Ingress(runtime)
         self.control = ControlPlane(runtime)
         self.router = CallRouter(runtime, self.ingress)
@@ -232,8 +173,8 @@ class Platform:
         log.warning(
             "platform.no_agents_known",
             carriers=",".join(sorted(needing)),
-            effect="nobody is dialled until an agent is known",
-            action="start an agent (docs/reference/agent.md); where other people's agents answer, set AGENTS=elsewhere",
+            effect="no lead is dialled until an agent registers",
+            action="start an agent (docs/reference/agent.md); for external agents set AGENTS=elsewhere",
         )
 
     async def stop(self) -> None:

@@ -45,12 +45,12 @@ class Keys:
         return self._key("outage")
 
     @property
-    def outage_told_by(self) -> str:
+    def outage_announced_by(self) -> str:
         """STRING: the process that reports it."""
         return self._key("outage", "told_by")
 
     @property
-    def outage_told(self) -> str:
+    def outage_announced(self) -> str:
         """STRING: the outage that was delivered to the webhook."""
         return self._key("outage", "told")
 

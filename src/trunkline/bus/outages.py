@@ -25,7 +25,7 @@ async def agree(bus: Bus, own_id: UUID) -> UUID:
 
 async def claim(bus: Bus, process: str) -> bool:
     """Whether this process is the one that reports it."""
-    key = bus.keys.outage_told_by
+    key = bus.keys.outage_announced_by
     if await bus.read(bus.client.set(key, process, nx=True, ex=REPORTER_TTL_S)):
         return True
     is_own: bool = await bus.read(bus.client.get(key)) == process
@@ -35,14 +35,14 @@ async def claim(bus: Bus, process: str) -> bool:
 
 
 async def mark_reported(bus: Bus, outage: UUID) -> None:
-    await bus.read(bus.client.set(bus.keys.outage_told, str(outage), ex=OUTAGE_TTL_S))
+    await bus.read(bus.client.set(bus.keys.outage_announced, str(outage), ex=OUTAGE_TTL_S))
 
 
 async def was_reported(bus: Bus, outage: UUID) -> bool:
-    stored: str | None = await bus.read(bus.client.get(bus.keys.outage_told))
+    stored: str | None = await bus.read(bus.client.get(bus.keys.outage_announced))
     return stored == str(outage)
 
 
 async def forget(bus: Bus) -> None:
     """The outage is over, and recorded."""
-    await bus.read(bus.client.delete(bus.keys.outage, bus.keys.outage_told_by))
+    await bus.read(bus.client.delete(bus.keys.outage, bus.keys.outage_announced_by))

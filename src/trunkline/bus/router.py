@@ -12,7 +12,7 @@ from trunkline.bus.server import SERVER_RUN_ID
 from trunkline.value import Value
 
 _ALLOCATE = script("router_allocate")
-_PROPOSE_SLOTS = script("router_keep")
+_PROPOSE_SLOTS = script("router_propose")
 _FREE_SLOTS = script("router_free_slots")
 _BEGIN = script("router_begin")
 _FREE = script("router_free")

@@ -4,33 +4,20 @@ The remaining work takes its time only while its windows are open: nights and ho
 is absent where nothing has happened yet.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from trunkline.leads.windows import WindowRule, next_opening
 
 RECENT_S = 600.0
-# The estimate walks over windows one by one. After this many it is further away than anybody plans.
+# The estimate walks over windows one by one. After this many it is further away than any plan.
 OPENINGS_MAX = 400
 
 
-@dataclass(frozen=True, slots=True)
-class DialPace:
-    """Leads that ended recently, and the period in which they did."""
-
-    ended: int
-    over_s: float
-
-    @property
-    def per_s(self) -> float:
-        return self.ended / self.over_s if self.over_s > 0 else 0.0
-
-
-def pace(ended: int, since: datetime | None, now: datetime) -> DialPace:
-    """A campaign that has just begun or resumed is measured over the time since then, at least a second. One that does
-    not run is measured over ten minutes."""
+def pace(ended: int, since: datetime | None, now: datetime) -> float:
+    """How many leads end per second. A campaign that has just begun or resumed is measured over the time since then, at
+    least a second. One that does not run is measured over ten minutes."""
     passed_s = (now - since).total_seconds() if since else RECENT_S
-    return DialPace(ended, max(1.0, min(RECENT_S, passed_s)))
+    return ended / max(1.0, min(RECENT_S, passed_s))
 
 
 def ends_at(left: int, per_s: float, now: datetime, rules: tuple[WindowRule, ...]) -> datetime | None:

@@ -7,7 +7,7 @@ checks it too. So a draft is held from its first lead on, and a pause needs noth
 from datetime import datetime
 from typing import Literal
 
-from trunkline.control.stops import campaign_subject
+from trunkline.control.controls import campaign_subject
 from trunkline.store import campaigns, controls
 from trunkline.store.campaigns import Campaign
 from trunkline.store.controls import Level, NewStop, Scope

@@ -5,43 +5,71 @@ by one. Time goes in steps of a minute, and from a closed window to the next ope
 calls start as pace, channels and the day's limit allow, by priority and then by due time; a fixed share of them is
 answered, and the others retry as the rules say. Nothing is random: the same file gives the same plan.
 
-The simulation leaves out pre-checks, recent contacts and other campaigns on the same channels.
+The simulation leaves out pre-checks, recent contacts and other campaigns on the same channels. The command line and the
+API share all of it: settings and a file in, a report out.
 """
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import chain
+from typing import Any
 from zoneinfo import ZoneInfo
 
-from trunkline.campaigns.plan_leads import PlannedLead, PlanRefusal
-from trunkline.leads.calling_policy import Effective
+from pydantic import ConfigDict, Field
+
+from trunkline.campaigns.plan_leads import People, PlannedLead, PlanRefusal, Usual
+from trunkline.campaigns.rows import Columns, reader, unmapped
+from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, PolicyProblem, problems
+from trunkline.leads.immutable import Frozen
+from trunkline.leads.ingest import Moment
 from trunkline.leads.retries import Retries
+from trunkline.leads.uploads import BrokenUpload, UploadRow
 from trunkline.leads.windows import Opening, WindowRule, next_opening
 from trunkline.model import Outcome
 
+ROWS_MAX = 1_000_000
 STEP = timedelta(minutes=1)
 STEP_S = STEP.total_seconds()
 SAMPLES_MAX = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Assumptions:
-    """The assumptions of the simulation."""
+class PlanSettings(Frozen):
+    """What a plan is made for. What is left out is guessed, and the report says so."""
 
-    starts_at: datetime
-    ends_at: datetime | None = None
-    channels: int = 10
-    answer_rate: float = 0.5
-    call_s: float = 120.0
-    ring_s: float = 25.0
-    horizon_days: int = 60
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "policy": {"packs": ["us-tcpa"], "starts_per_s": 5},
+                    "channels": 50,
+                    "starts_at": "2030-05-01T09:00:00-07:00",
+                }
+            ]
+        }
+    )
 
-    @property
-    def until(self) -> datetime:
-        horizon = self.starts_at + timedelta(days=self.horizon_days)
-        return min(self.ends_at, horizon) if self.ends_at else horizon
+    policy: CallingPolicy = Field(EMPTY, description="The campaign's layer of calling policy.")
+    starts_at: Moment | None = Field(None, description="Left out: now.")
+    ends_at: Moment | None = None
+    channels: int = Field(10, ge=1, le=100_000, description="The maximum of concurrent calls of its numbers.")
+    answer_rate: float = Field(0.5, ge=0, le=1, description="The share of answered calls.")
+    call_s: float = Field(120.0, gt=0, le=86_400, description="How long an answered call takes.")
+    ring_s: float = Field(25.0, gt=0, le=600, description="How long unanswered calls ring.")
+    max_attempts: int = Field(3, ge=1, le=20)
+    priority: int = Field(50, ge=1, le=99)
+    default_region: str | None = Field(
+        None, pattern=r"^[A-Z]{2}$", description="The region of phones without a country code."
+    )
+    horizon_days: int = Field(60, ge=1, le=400, description="The number of days to simulate.")
+
+    def problems(self, now: datetime) -> list[PolicyProblem]:
+        problems_found = problems(self.policy, "campaign", (), now)
+        if self.ends_at is not None and self.ends_at <= (self.starts_at or now):
+            problems_found.append(PolicyProblem("ends_at", "The campaign ends before it starts."))
+        return problems_found
 
     @property
     def held_s(self) -> float:
@@ -109,9 +137,13 @@ class _Group:
 
 
 class Simulation:
-    def __init__(self, policy: Effective, world: Assumptions):
+    def __init__(self, policy: Effective, world: PlanSettings, now: datetime):
+        """Its time is UTC, in whole minutes."""
         self._policy = policy
         self._world = world
+        self._starts_at = (world.starts_at or now).astimezone(UTC).replace(second=0, microsecond=0)
+        horizon = self._starts_at + timedelta(days=world.horizon_days)
+        self._until = min(world.ends_at.astimezone(UTC), horizon) if world.ends_at else horizon
         self._groups: dict[object, _Group] = {}
         self._made = 0
         self._answer_debt = 0.0
@@ -126,8 +158,8 @@ class Simulation:
                 self.plan.refuse(lead)
             else:
                 self._add(lead)
-        now: datetime | None = self._next(self._world.starts_at)
-        while now is not None and now < self._world.until:
+        now: datetime | None = self._next(self._starts_at)
+        while now is not None and now < self._until:
             self._step(now)
             now = self._next(now + STEP)
         self._count_left(now)
@@ -140,11 +172,11 @@ class Simulation:
             limits = tuple((limit.max_calls, limit.window_h) for limit in lead.place.limits)
             group = _Group(lead.place.rules, lead.priority, lead.max_attempts, limits)
             self._groups[key] = group
-        if group.rules and group.open_at(self._world.starts_at) is None:
+        if group.rules and group.open_at(self._starts_at) is None:
             self.plan.refuse(PlanRefusal(lead.row, "windows_never_open", lead.phone))
             return
         self.plan.people += 1
-        self._wait(group, max(lead.wanted_at or self._world.starts_at, self._world.starts_at), _Cohort(1, 1))
+        self._wait(group, max(lead.wanted_at or self._starts_at, self._starts_at), _Cohort(1, 1))
 
     def _wait(self, group: _Group, due: datetime, cohort: _Cohort) -> None:
         """Cohorts that are due at the same time and alike are merged."""
@@ -248,15 +280,70 @@ def _delay_s(retries: Retries, attempt: int) -> float | None:
     return None if rule is not None and not rule.retry else retries.delay_s(attempt, rule)
 
 
-def simulate(leads: Iterable[PlannedLead | PlanRefusal], policy: Effective, world: Assumptions) -> Plan:
-    assert world.starts_at.tzinfo is not None
-    started = Assumptions(
-        world.starts_at.astimezone(UTC).replace(second=0, microsecond=0),
-        world.ends_at and world.ends_at.astimezone(UTC),
-        world.channels,
-        world.answer_rate,
-        world.call_s,
-        world.ring_s,
-        world.horizon_days,
-    )
-    return Simulation(policy, started).run(leads)
+def plan_file(
+    blocks: Iterable[bytes],
+    kind: str,
+    settings: PlanSettings,
+    policy: Effective,
+    columns: Columns,
+    now: datetime,
+    do_not_call: Container[str] = frozenset(),
+) -> dict[str, Any]:
+    """The report on a file of this media type, or `BrokenUpload`. `policy` has all layers."""
+    return plan(_rows(blocks, kind, columns), settings, policy, unmapped(kind, columns), now, do_not_call)
+
+
+def _rows(blocks: Iterable[bytes], kind: str, columns: Columns) -> Iterator[UploadRow]:
+    rows = reader(kind, columns)
+    pieces = chain.from_iterable(rows.read(block) for block in blocks)
+    for row in chain(pieces, rows.read(b"", is_end=True)):
+        if row.no > ROWS_MAX:
+            raise BrokenUpload("too_many_rows", f"A plan is made for at most {ROWS_MAX} rows.")
+        yield row
+
+
+def plan(
+    rows: Iterable[UploadRow],
+    settings: PlanSettings,
+    policy: Effective,
+    columns: Columns,
+    now: datetime,
+    do_not_call: Container[str] = frozenset(),
+) -> dict[str, Any]:
+    """The report on rows whose `columns` are still to be mapped."""
+    usual = Usual(settings.default_region, settings.priority, settings.max_attempts)
+    leads = People(policy, usual, columns, do_not_call).of(rows)
+    return _report(Simulation(policy, settings, now).run(leads), settings, settings.starts_at or now)
+
+
+def _report(plan: Plan, world: PlanSettings, starts_at: datetime) -> dict[str, Any]:
+    return {
+        "rows": plan.rows,
+        "people": plan.people,
+        "calls": plan.calls,
+        "answered": plan.answered,
+        "not_reached": plan.not_reached,
+        "not_called": dict(plan.not_called),
+        "first_call_at": _text(plan.first_call_at),
+        "last_call_at": _text(plan.last_call_at),
+        "ends_at": _text(plan.ends_at),
+        "calls_per_hour": [
+            {"hour": _text(hour), "calls": each.calls, "answered": each.answered}
+            for hour, each in sorted(plan.by_hour.items())
+        ],
+        "held_back_by": dict(plan.held_back_by),
+        "problems": [
+            {"row": each.row, "reason": each.reason, "detail": each.detail} for each in plan.samples
+        ],
+        "assumed": {
+            "starts_at": _text(starts_at),
+            "channels": world.channels,
+            "answer_rate": world.answer_rate,
+            "call_s": world.call_s,
+            "ring_s": world.ring_s,
+        },
+    }
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

@@ -101,7 +101,7 @@ class People:
             raise ValueError(f"there is no time zone {str(zone)[:60]!r}")
         place = self._place(phone, zone)
         if place.rules and not all(rule.zones for rule in place.rules):
-            raise ValueError("nobody knows what time it is there")
+            raise ValueError("its time zone is unknown")
         return PlannedLead(
             row_no,
             phone,

@@ -31,8 +31,12 @@ EXAMPLE: JsonDict = {
     "ends_at": "2030-06-01T00:00:00Z",
 }
 
-STARTS = Field(None, description="Nobody is called before. Left out: from the start of the campaign on.")
-ENDS = Field(None, description="Then it stops by itself, and whoever waits is not called.")
+STARTS = Field(
+    None, description="The time before which no lead is called. Left out: the start of the campaign."
+)
+ENDS = Field(
+    None, description="The time at which the campaign stops by itself. Waiting leads are not called."
+)
 POLICY = Field(
     EMPTY,
     description="Windows, weekdays, holidays, closed days, pace, calls at once, retries by outcome and limits: "
@@ -49,23 +53,23 @@ class CampaignRequest(BaseModel):
         None,
         min_length=1,
         max_length=200,
-        description="Your own id of this request, unique per merchant: sent again, it answers with the same campaign.",
+        description="Your own id of this request, unique per merchant. A repeated request returns the same campaign.",
     )
     merchant_id: ObjectId | None = Field(
-        None, description="Whose campaign. A key that is bound to a merchant may leave it out."
+        None, description="The merchant of the campaign. A key that is bound to a merchant may leave it out."
     )
     name: Text = Field(min_length=1, max_length=200)
     policy: CallingPolicy = POLICY
     pool: ObjectId | None = Field(None, description="Left out: the merchant's default pool.")
     priority: int = Field(
-        50, ge=1, le=99, strict=True, description="Of its leads, unless a row says otherwise."
+        50, ge=1, le=99, strict=True, description="The priority of its leads, unless a row has its own."
     )
     max_attempts: int = Field(
         ATTEMPTS,
         ge=1,
         le=20,
         strict=True,
-        description="For each person, all attempts counted, whatever ended them.",
+        description="The maximum number of attempts for each person, whatever their outcome.",
     )
     starts_at: Moment | None = STARTS
     ends_at: Moment | None = ENDS
@@ -76,12 +80,13 @@ def prepare(request: CampaignRequest, admission: Admission) -> NewCampaign | Lea
     problems = tuple(_problems(request, admission))
     if problems or admission.pool_id is None:
         return LeadRefused(problems)
+    content = request.model_dump(mode="json", exclude={"request_id", "merchant_id"})
     return NewCampaign(
         id=new_id(),
         reseller_id=admission.reseller_id,
         merchant_id=admission.merchant_id,
         request_id=request.request_id,
-        request_hash=_fingerprint(request),
+        request_hash=hashlib.sha256(payloads.encode(content)).digest(),
         name=request.name,
         pool_id=admission.pool_id,
         priority=request.priority,
@@ -96,11 +101,11 @@ def time_problems(
     starts_at: datetime | None, ends_at: datetime | None, now: datetime
 ) -> Iterator[FieldProblem]:
     for field, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
-        if (problem := ingest.moment_problem(moment)) is not None:
-            yield FieldProblem(field, problem.error)
+        if (problem := ingest.moment_problem(moment, field)) is not None:
+            yield problem
             return
     if ends_at is not None and ends_at <= now:
-        yield FieldProblem("ends_at", "This moment has passed: nobody would be called.")
+        yield FieldProblem("ends_at", "This time has passed: no lead would be called.")
     if starts_at is not None and ends_at is not None and ends_at <= starts_at:
         yield FieldProblem("ends_at", "The campaign ends before it starts.")
 
@@ -114,8 +119,3 @@ def _problems(request: CampaignRequest, admission: Admission) -> Iterator[FieldP
     yield from time_problems(request.starts_at, request.ends_at, admission.now)
     if (problem := ingest.webhook_problem(request.reporting_webhook_url)) is not None:
         yield problem
-
-
-def _fingerprint(request: CampaignRequest) -> bytes:
-    content = request.model_dump(mode="json", exclude={"request_id", "merchant_id"})
-    return hashlib.sha256(payloads.encode(content)).digest()

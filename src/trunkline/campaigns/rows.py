@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from trunkline.leads import phones
 from trunkline.leads.ingest import PAYLOAD_PHONE
-from trunkline.leads.uploads import BrokenUpload, Rows, UploadRow
+from trunkline.leads.uploads import BrokenUpload, CsvLines, JsonArray, JsonLines, Rows, UploadRow
 from trunkline.store.campaigns import Campaign
 
 # The fields of a row; all other columns are part of the payload.
@@ -59,8 +59,20 @@ def parse_mapping(pairs: list[str], others: Others) -> Columns | str:
     return Columns(mapping, others)
 
 
-def request_id(campaign: Campaign, phone: str) -> str:
-    return f"campaign/{campaign.id}/{phone}"
+def reader(kind: str, columns: Columns) -> Rows:
+    """The reader of a file, by its media type. It maps the header of a CSV."""
+    match kind:
+        case "text/csv":
+            return CsvLines(FIELDS, NUMBERS, columns.name)
+        case "application/json":
+            return JsonArray()
+        case _:
+            return JsonLines()
+
+
+def unmapped(kind: str, columns: Columns) -> Columns:
+    """The columns that the reader has not mapped."""
+    return Columns() if kind == "text/csv" else columns
 
 
 def same_person(request_id: str) -> bytes:
@@ -71,17 +83,14 @@ def same_person(request_id: str) -> bytes:
 class CampaignRows:
     """Rows of a file, as requests for leads of the campaign."""
 
-    def __init__(self, rows: Rows, campaign: Campaign, region: str | None, mapping: Columns):
-        self._rows = rows
+    def __init__(self, kind: str, campaign: Campaign, region: str | None, columns: Columns):
+        self._rows = reader(kind, columns)
         self._campaign = campaign
         self._region = region
-        self._mapping = mapping
+        self._mapping = unmapped(kind, columns)
 
-    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
-        yield from map(self._row, self._rows.feed(chunk))
-
-    def end(self) -> Iterator[UploadRow]:
-        yield from map(self._row, self._rows.end())
+    def read(self, chunk: bytes, *, is_end: bool = False) -> Iterator[UploadRow]:
+        return map(self._row, self._rows.read(chunk, is_end=is_end))
 
     def _row(self, row: UploadRow) -> UploadRow:
         if row.error is not None or not isinstance(row.value, dict):
@@ -124,7 +133,7 @@ class CampaignRows:
             "reporting_webhook_url": campaign.reporting_webhook_url,
         }
         own = {
-            "request_id": request_id(campaign, name),
+            "request_id": f"campaign/{campaign.id}/{name}",
             "merchant_id": campaign.merchant_id,
             "campaign_id": campaign.id,
             "pool": campaign.pool_id,

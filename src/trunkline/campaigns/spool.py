@@ -36,9 +36,7 @@ class Spool:
                 is_first = False
                 self._refuse_other_encodings(block)
             self._add(self._decoded(block))
-        self._add(self._decoded(b"", final=True))
-        self.rows += sum(1 for _ in self._check.end())
-        self._refuse_too_many()
+        self._add(self._decoded(b"", final=True), is_end=True)
 
     async def blocks(self) -> AsyncIterator[bytes]:
         self._file.seek(0)
@@ -48,11 +46,12 @@ class Spool:
     def close(self) -> None:
         self._file.close()
 
-    def _add(self, piece: bytes) -> None:
+    def _add(self, piece: bytes, *, is_end: bool = False) -> None:
         self._file.write(piece)
         self._lines += piece.count(b"\n")
-        self.rows += sum(1 for _ in self._check.feed(piece))
-        self._refuse_too_many()
+        self.rows += sum(1 for _ in self._check.read(piece, is_end=is_end))
+        if self.rows > self._rows_max:
+            raise BrokenUpload("too_many_rows", f"An upload has at most {self._rows_max} rows.")
 
     def _decoded(self, block: bytes, *, final: bool = False) -> bytes:
         try:
@@ -71,7 +70,3 @@ class Spool:
                 "bad_encoding",
                 "The file is UTF-16. Save it as UTF-8, or say `encoding=utf-16`. Nothing was taken in.",
             )
-
-    def _refuse_too_many(self) -> None:
-        if self.rows > self._rows_max:
-            raise BrokenUpload("too_many_rows", f"An upload has at most {self._rows_max} rows.")

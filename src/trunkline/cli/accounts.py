@@ -16,16 +16,18 @@ from trunkline.client.errors import ApiError
 from trunkline.client.transport import Transport
 
 app = typer.Typer(help="Accounts at carriers.", no_args_is_help=True)
-add = typer.Typer(help="Add an account, and ask the carrier whether it knows it.", no_args_is_help=True)
+add = typer.Typer(help="Add an account, and check its credentials at the carrier.", no_args_is_help=True)
 app.callback()(connect)
 app.add_typer(add, name="add")
 
 _ACCOUNT = ("id", "carrier", "name", "credentials", "secrets", "usable", "starts_per_s", "status")
 _URLS = ("inbound", "status", "answer")
 
-Name = Annotated[str, typer.Option(help="What numbers call it by.")]
-Pace = Annotated[float | None, typer.Option(min=0.01, help="Calls it may start per second.")]
-BaseUrl = Annotated[str, typer.Option(help="Where the carrier's API is, if elsewhere than usual.")]
+Name = Annotated[str, typer.Option(help="The name by which numbers refer to the account.")]
+Pace = Annotated[
+    float | None, typer.Option(min=0.01, help="The maximum of calls that the account starts per second.")
+]
+BaseUrl = Annotated[str, typer.Option(help="The base URL of the carrier's API, if it is not the usual one.")]
 AccountId = Annotated[str, typer.Argument(help="The id of an account.")]
 
 
@@ -67,7 +69,7 @@ def exotel(
     sid: Annotated[str, typer.Option(prompt=True)],
     api_key: Annotated[str, typer.Option(prompt=True)],
     api_token: Annotated[str, _secret("EXOTEL_API_TOKEN")],
-    app_id: Annotated[str, typer.Option(help="The flow that is dialled with.")] = "",
+    app_id: Annotated[str, typer.Option(help="The flow of outbound calls.")] = "",
     name: Name = "default",
     pace: Pace = 3.0,
     base_url: BaseUrl = "",
@@ -107,7 +109,7 @@ def list_accounts(ctx: Context, limit: Limit = 50) -> None:
 
 @app.command()
 def urls(ctx: Context, account_id: AccountId) -> None:
-    """What to enter at the carrier, so that calls which come in find us. Keep them to yourself."""
+    """The URLs to enter at the carrier for inbound calls. They are secret."""
     remote = _remote(ctx)
     path = f"{ROOT}/accounts/{quote(account_id, safe='')}/urls"
     remote.show(remote.ask(lambda api: api.get(path)), _URLS)
@@ -115,7 +117,7 @@ def urls(ctx: Context, account_id: AccountId) -> None:
 
 @app.command()
 def remove(ctx: Context, account_id: AccountId) -> None:
-    """Remove an account. Refused while a number dials with it."""
+    """Remove an account. Refused while a number uses it."""
     _remote(ctx).ask(lambda api: api.delete(f"{ROOT}/accounts/{quote(account_id, safe='')}"))
     out.print("Removed.")
 

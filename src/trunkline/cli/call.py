@@ -1,16 +1,15 @@
 """`trunkline call +14155550123`: one call, now, followed until it ends."""
 
 import asyncio
-import json
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
 from trunkline.cli.console import out
-from trunkline.cli.control import ROOT, Context, Remote, connect
-from trunkline.cli.first_tenant import DEFAULT
+from trunkline.cli.control import LOCAL_URL, AsJson, Context, Url, api_path, connect, payload_of
 from trunkline.cli.leads import Payload
+from trunkline.cli.number_import import DEFAULT
 from trunkline.client.transport import Transport
 
 POLL_S = 0.5
@@ -25,28 +24,25 @@ def call(
     merchant: Annotated[str, typer.Option(help="For whom.")] = DEFAULT,
     pool: Annotated[str, typer.Option(help="From a number of this pool. Left out: the merchant's.")] = "",
     payload: Payload = "",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow it until it is over.")] = True,
-    url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
-    ] = "http://127.0.0.1:8080",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the call until it ends.")] = True,
+    url: Url = LOCAL_URL,
     key: Annotated[str, typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Call one person now, once, and show what happens."""
     connect(ctx, url, key, as_json)
-    remote: Remote = ctx.obj
     body: dict[str, Any] = {
         "request_id": f"call-{uuid4()}",
         "merchant_id": merchant,
         "phone": phone,
         "max_attempts": 1,
-        "payload": _read(payload),
+        "payload": payload_of(payload) if payload else {},
     }
     if pool:
         body["pool"] = pool
-    lead = remote.ask(lambda api: _place(api, body, wait=wait, quiet=as_json))
+    lead = ctx.obj.ask(lambda api: _place(api, body, wait=wait, quiet=as_json))
     if as_json:
-        remote.show(lead, ())
+        ctx.obj.show(lead, ())
     elif lead["status"] == "FINISHED":
         out.print(f"{lead['outcome']}" + (f" ({lead['outcome_reason']})" if lead["outcome_reason"] else ""))
     if wait and lead["outcome"] in _NOT_CALLED:
@@ -60,52 +56,31 @@ _NOT_CALLED = frozenset(
 )  # fmt: skip
 
 
-def _read(payload: str) -> Any:
-    try:
-        return json.loads(payload) if payload else {}
-    except ValueError:
-        raise typer.BadParameter(f"{payload!r} is not JSON.") from None
-
-
 async def _place(api: Transport, body: dict[str, Any], *, wait: bool, quiet: bool) -> dict[str, Any]:
-    lead: dict[str, Any] = await api.post(f"{ROOT}/leads", body)
+    lead: dict[str, Any] = await api.post(api_path("leads"), body)
     printed: set[tuple[str, str, str]] = set()
     looks = 0
     while wait:
-        lead = await api.get(f"{ROOT}/leads/{lead['id']}")
+        lead = await api.get(api_path("leads", lead["id"]))
         looks += 1
         if not quiet:
             _print_new(lead, printed)
             if lead["status"] == "BACKLOG" and looks % EXPLAIN_EVERY == 0:
-                _explain((await api.get(f"{ROOT}/leads/{lead['id']}/why"))["answer"], printed)
+                answer = (await api.get(api_path("leads", lead["id"], "why")))["answer"]
+                if ("", "why", answer) not in printed:
+                    printed.add(("", "why", answer))
+                    out.print(answer)
         if lead["status"] == "FINISHED":
             break
         await asyncio.sleep(POLL_S)
     return lead
 
 
-def _explain(answer: str, printed: set[tuple[str, str, str]]) -> None:
-    if ("", "why", answer) not in printed:
-        printed.add(("", "why", answer))
-        out.print(answer)
-
-
 # The timeline events to show while waiting for a call.
 _LIFE = frozenset(
-    {
-        "created",
-        "intended",
-        "accepted",
-        "ringing",
-        "answered",
-        "ended",
-        "rejected",
-        "absent",
-        "unknown",
-        "reported",
-    }
-    | {"finished", "reopened"}
-)
+    {"created", "intended", "accepted", "ringing", "answered", "ended", "rejected", "absent", "unknown", "reported",
+     "finished", "reopened"}
+)  # fmt: skip
 
 
 def _print_new(lead: dict[str, Any], printed: set[tuple[str, str, str]]) -> None:

@@ -11,16 +11,16 @@ import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from trunkline.cli.control import ROOT, Context, ControlCommandError, Limit, Remote, connect
-from trunkline.cli.uploads import Format, bar_out, format_of, send, show_report
+from trunkline.cli.control import Context, ControlCommandError, Limit, api_path, connect, given
+from trunkline.cli.uploads import Format, bar_out, upload_file
 from trunkline.client.transport import Transport
 
-app = typer.Typer(help="Make, fill, start, watch and stop campaigns.", no_args_is_help=True)
+app = typer.Typer(help="Create, fill, start, watch and stop campaigns.", no_args_is_help=True)
 app.callback()(connect)
 
 CampaignId = Annotated[str, typer.Argument(help="The id of a campaign.")]
@@ -29,16 +29,20 @@ PolicyFile = Annotated[
 ]
 Pool = Annotated[str, typer.Option(help="The number pool to dial from.")]
 Priority = Annotated[int | None, typer.Option(min=1, max=99, help="1 is called first.")]
-Attempts = Annotated[int | None, typer.Option(min=1, max=20, help="For each person, all counted.")]
-Starts = Annotated[str, typer.Option(help="Not before, for example 2030-05-01T09:00:00+02:00.")]
-Ends = Annotated[str, typer.Option(help="When it stops by itself.")]
+Attempts = Annotated[
+    int | None, typer.Option(min=1, max=20, help="The maximum number of attempts for each person.")
+]
+Starts = Annotated[str, typer.Option(help="The start, for example 2030-05-01T09:00:00+02:00.")]
+Ends = Annotated[str, typer.Option(help="The end, at which the campaign stops by itself.")]
 AbandonMax = Annotated[
     float | None,
     typer.Option(
-        min=0, max=0.1, help="Overdial: the share of those who answer that may find no agent, 0.03."
+        min=0,
+        max=0.1,
+        help="Overdial: the maximum share of answered calls without an agent, for example 0.03.",
     ),
 ]
-Ramp = Annotated[int, typer.Option(min=0, max=86_400, help="Seconds until it is at its full pace.")]
+Ramp = Annotated[int, typer.Option(min=0, max=86_400, help="Seconds over which the pace ramps up.")]
 
 # A million rows over a slow connection, and the time to load them.
 UPLOAD_TIMEOUT_S = 3600.0
@@ -54,22 +58,24 @@ _PROGRESS = (
 @app.command()
 def create(
     ctx: Context,
-    name: Annotated[str, typer.Option(help="What it is called.")],
-    merchant: Annotated[str, typer.Option(help="Whose it is.")] = "",
+    name: Annotated[str, typer.Option(help="The name of the campaign.")],
+    merchant: Annotated[str, typer.Option(help="The merchant of the campaign.")] = "",
     policy: PolicyFile = None,
     pool: Pool = "",
     priority: Priority = None,
     max_attempts: Attempts = None,
     starts_at: Starts = "",
     ends_at: Ends = "",
-    request_id: Annotated[str, typer.Option(help="Your own id of it, which makes it safe to repeat.")] = "",
+    request_id: Annotated[
+        str, typer.Option(help="Your own id of the request, which makes it safe to repeat.")
+    ] = "",
     abandon_max: AbandonMax = None,
 ) -> None:
-    """Make a draft."""
+    """Create a draft."""
     layer = _policy(policy)
     if abandon_max is not None:
         layer = (layer or {}) | {"abandon_max": abandon_max}
-    body = _given(
+    body = given(
         name=name,
         merchant_id=merchant,
         policy=layer,
@@ -80,8 +86,7 @@ def create(
         ends_at=ends_at,
         request_id=request_id,
     )
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.post(f"{ROOT}/campaigns", body)), _ROW)
+    ctx.obj.post(_ROW, "campaigns", body=body)
 
 
 @app.command("list")
@@ -92,23 +97,21 @@ def list_campaigns(
     limit: Limit = 50,
 ) -> None:
     """Campaigns, newest first."""
-    query = _given(merchant_id=merchant, status=status, limit=limit)
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/campaigns", query)), (*_ROW, "finished", "leads"))
+    query = given(merchant_id=merchant, status=status, limit=limit)
+    ctx.obj.get((*_ROW, "finished", "leads"), "campaigns", query=query)
 
 
 @app.command()
 def show(ctx: Context, campaign_id: CampaignId) -> None:
     """A campaign with its policy."""
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.get(_path(campaign_id))), (*_ROW, "policy"))
+    ctx.obj.get((*_ROW, "policy"), "campaigns", campaign_id)
 
 
 @app.command()
 def change(
     ctx: Context,
     campaign_id: CampaignId,
-    name: Annotated[str, typer.Option(help="What it is called.")] = "",
+    name: Annotated[str, typer.Option(help="The name of the campaign.")] = "",
     policy: PolicyFile = None,
     pool: Pool = "",
     priority: Priority = None,
@@ -117,7 +120,7 @@ def change(
     ends_at: Ends = "",
 ) -> None:
     """Change a draft, or a campaign that is paused."""
-    body = _given(
+    body = given(
         name=name,
         policy=_policy(policy),
         pool=pool,
@@ -126,8 +129,7 @@ def change(
         starts_at=starts_at,
         ends_at=ends_at,
     )
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.patch(_path(campaign_id), body)), _ROW)
+    ctx.obj.patch(_ROW, "campaigns", campaign_id, body=body)
 
 
 @app.command()
@@ -145,34 +147,31 @@ def upload(
     form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="All rows or none.")] = False,
 ) -> None:
-    """Take in the leads of a file. Ends with status 1 if a row was refused. Safe to repeat."""
+    """Upload leads from a file. Exits with status 1 if a row was refused. Safe to repeat."""
     query = [("map", pair) for pair in columns or ()]
     query += [("others", others), ("encoding", encoding), ("atomic", str(atomic).lower())]
-    path, kind = f"{_path(campaign_id, 'leads')}?{urlencode(query)}", format_of(file, form)
-    remote: Remote = ctx.obj
-    with file.open("rb") as source:
-        report = remote.ask(lambda api: send(api, source, path, kind, {}, UPLOAD_TIMEOUT_S))
-    show_report(remote, report)
+    path = f"{api_path('campaigns', campaign_id, 'leads')}?{urlencode(query)}"
+    upload_file(ctx.obj, file, form, path, {}, UPLOAD_TIMEOUT_S)
 
 
 @app.command()
 def start(ctx: Context, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
-    """Call its leads, from now or from its start on."""
-    _act(ctx, campaign_id, "start", {"ramp_s": ramp})
+    """Start calling its leads, now or at its start time."""
+    ctx.obj.post(_ROW, "campaigns", campaign_id, "start", body={"ramp_s": ramp})
 
 
 @app.command()
 def pause(
     ctx: Context, campaign_id: CampaignId, reason: Annotated[str, typer.Option(help="Why.")] = "paused"
 ) -> None:
-    """Call nobody new, within a second."""
-    _act(ctx, campaign_id, "pause", {"reason": reason})
+    """Start no new calls, within a second."""
+    ctx.obj.post(_ROW, "campaigns", campaign_id, "pause", body={"reason": reason})
 
 
 @app.command()
 def resume(ctx: Context, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
-    """Go on after a pause."""
-    _act(ctx, campaign_id, "resume", {"ramp_s": ramp})
+    """Resume after a pause."""
+    ctx.obj.post(_ROW, "campaigns", campaign_id, "resume", body={"ramp_s": ramp})
 
 
 @app.command()
@@ -180,14 +179,12 @@ def stop(
     ctx: Context,
     campaign_id: CampaignId,
     reason: Annotated[
-        str, typer.Option(help="Why. It is in the outcome of each lead that was not called.")
+        str, typer.Option(help="The reason, for the outcome of each lead that was not called.")
     ] = "stopped",
-    hang_up: Annotated[
-        bool, typer.Option("--hang-up", help="Cut short the calls that are going on.")
-    ] = False,
+    hang_up: Annotated[bool, typer.Option("--hang-up", help="Hang up the live calls.")] = False,
 ) -> None:
     """Stop it for good."""
-    _act(ctx, campaign_id, "stop", {"reason": reason, "hang_up": hang_up})
+    ctx.obj.post(_ROW, "campaigns", campaign_id, "stop", body={"reason": reason, "hang_up": hang_up})
 
 
 @app.command()
@@ -196,24 +193,21 @@ def progress(
     campaign_id: CampaignId,
     watch: Annotated[bool, typer.Option("--watch", help="Show a bar until all have finished.")] = False,
 ) -> None:
-    """How far it is, and when it may be done."""
-    remote: Remote = ctx.obj
-    path = _path(campaign_id, "progress")
-    answer = remote.ask(lambda api: _watch(api, path)) if watch else remote.ask(lambda api: api.get(path))
-    remote.show(answer, _PROGRESS)
+    """The progress, and the estimated end."""
+    path = api_path("campaigns", campaign_id, "progress")
+    ctx.obj.show(ctx.obj.ask(lambda api: _watch(api, path) if watch else api.get(path)), _PROGRESS)
 
 
 @app.command()
 def results(ctx: Context, campaign_id: CampaignId) -> None:
     """Every lead as CSV, to the standard output."""
-    remote: Remote = ctx.obj
-    path = _path(campaign_id, "results")
+    path = api_path("campaigns", campaign_id, "results")
 
     async def write(api: Transport) -> None:
         async for piece in api.download(path, RESULTS_TIMEOUT_S):
             sys.stdout.write(piece.decode())
 
-    remote.ask(write)
+    ctx.obj.ask(write)
 
 
 async def _watch(api: Transport, path: str) -> Any:
@@ -233,11 +227,6 @@ async def _watch(api: Transport, path: str) -> Any:
             await asyncio.sleep(WATCH_S)
 
 
-def _act(ctx: Context, campaign_id: str, what: str, body: dict[str, Any]) -> None:
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.post(_path(campaign_id, what), body)), _ROW)
-
-
 def _policy(file: Path | None) -> Any:
     if file is None:
         return None
@@ -245,11 +234,3 @@ def _policy(file: Path | None) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ControlCommandError(f"{file} is not JSON: {error}") from error
-
-
-def _path(campaign_id: str, *more: str) -> str:
-    return "/".join((ROOT, "campaigns", quote(campaign_id, safe=""), *more))
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value not in (None, "")}

@@ -30,6 +30,10 @@ app = typer.Typer(help="Controls, flags and alarms of a running platform.", no_a
 ROOT = "/api/v1"
 TIMEOUT_S = 10.0
 ADMIN_KEY_FILE = Path(".trunkline/admin.key")
+LOCAL_URL = "http://127.0.0.1:8080"
+
+# A body or a query.
+Values = dict[str, Any]
 
 
 class ControlCommandError(TrunklineError):
@@ -57,6 +61,21 @@ class Remote:
     def ask(self, question: Callable[[Transport], Awaitable[Any]]) -> Any:
         return asyncio.run(self._ask(question))
 
+    def get(self, columns: Sequence[str], *path: str, query: Values | None = None) -> None:
+        self.show(self.ask(lambda api: api.get(api_path(*path), query)), columns)
+
+    def post(self, columns: Sequence[str], *path: str, body: Values | None = None) -> None:
+        self.show(self.ask(lambda api: api.post(api_path(*path), body or {})), columns)
+
+    def put(self, columns: Sequence[str], *path: str, body: Values) -> None:
+        self.show(self.ask(lambda api: api.put(api_path(*path), body)), columns)
+
+    def patch(self, columns: Sequence[str], *path: str, body: Values) -> None:
+        self.show(self.ask(lambda api: api.patch(api_path(*path), body)), columns)
+
+    def delete(self, columns: Sequence[str], *path: str, query: Values | None = None) -> None:
+        self.show(self.ask(lambda api: api.delete(api_path(*path), query)), columns)
+
     async def _ask(self, question: Callable[[Transport], Awaitable[Any]]) -> Any:
         try:
             transport = Transport(self.url, self.key, TIMEOUT_S)
@@ -78,31 +97,42 @@ class Remote:
         out.print(table if items else "None.")
 
 
-Context = typer.Context
-Reason = Annotated[str, typer.Option(help="Why. It is in the audit log.")]
+class RemoteContext(typer.Context):
+    """Of a command about a running platform: `connect` has put the connection into it."""
+
+    obj: Remote
+
+
+Context = RemoteContext
+
+
+def api_path(*parts: str) -> str:
+    return "/".join((ROOT, *(quote(part, safe="") for part in parts)))
+
+
+def given(**values: Any) -> Values:
+    """Without the options that were left out."""
+    return {name: value for name, value in values.items() if value not in (None, "")}
+
+
+Url = Annotated[str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Reason = Annotated[str, typer.Option(help="The reason, for the audit log.")]
 Subject = Annotated[
     str, typer.Argument(help="The id, or the carrier's name. None for kill-switch and promoter.")
 ]
-Ramp = Annotated[str, typer.Option(help="How long it takes to grow back to its full pace, for example 5m.")]
-Limit = Annotated[int, typer.Option(min=1, max=200, help="How many at most.")]
+Ramp = Annotated[str, typer.Option(help="How long the pace ramps up, for example 5m.")]
+Limit = Annotated[int, typer.Option(min=1, max=200, help="The maximum number of entries.")]
 TakeOverdue = Annotated[
     int | None,
-    typer.Option(min=0, help="Call also the leads that were due before, at most so many. Left out: none."),
+    typer.Option(min=0, help="Call also the leads that were due before, at most this many. Left out: none."),
 ]
 
 _STATE = ("scope", "subject", "state", "share")
 _STOP = ("scope", "subject", "state", "set_by", "reason", "changed_by", "expires_at", "ramp_until")
 _FLAG = (
-    "name",
-    "decided_by",
-    "enabled",
-    "percentage",
-    "resellers",
-    "merchants",
-    "reason",
-    "changed_by",
-    "version",
-)
+    "name", "decided_by", "enabled", "percentage", "resellers", "merchants", "reason", "changed_by", "version",
+)  # fmt: skip
 _PREVIEW = ("turned_on", "turned_off", "overdue", "merchants", "version")
 _ALARM = ("id", "severity", "name", "subject", "raised_at", "cleared_at", "detail", "action")
 _STATES = {"on": True, "off": False, "any": None}
@@ -121,13 +151,11 @@ _LINE = ("at", "actor", "action", "subject", "reason")
 @app.callback()
 def connect(
     ctx: Context,
-    url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
-    ] = "http://127.0.0.1:8080",
+    url: Url = LOCAL_URL,
     key: Annotated[
         str, typer.Option(envvar="TRUNKLINE_API_KEY", help=f"The API key. Unset: that of {ADMIN_KEY_FILE}.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     if not key and ADMIN_KEY_FILE.is_file():
         key = ADMIN_KEY_FILE.read_text(encoding="utf-8").strip()
@@ -136,9 +164,8 @@ def connect(
 
 @app.command()
 def show(ctx: Context) -> None:
-    """Everything that is stopped, or still growing back."""
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/controls", {"limit": 200})), _STOP)
+    """All stops, including those that are ramping up."""
+    ctx.obj.get(_STOP, "controls", query={"limit": 200})
 
 
 @app.command()
@@ -152,28 +179,23 @@ def stop(
     ] = "",
     ramp: Ramp = "30s",
 ) -> None:
-    """Stop something, or everything."""
-    remote, path = _remote(ctx), _path(what, subject)
-    body: dict[str, Any] = {"reason": reason, "ramp_s": _seconds(ramp)}
+    """Stop calls of one subject, or all calls."""
+    body: Values = {"reason": reason, "ramp_s": _seconds(ramp)}
     if lasting:
         body["duration_s"] = _seconds(lasting)
-    remote.show(remote.ask(lambda api: api.put(path, body)), _STATE)
+    ctx.obj.put(_STATE, *_subject(what, subject), body=body)
 
 
 @app.command()
 def resume(ctx: Context, what: What, reason: Reason, subject: Subject = "", ramp: Ramp = "30s") -> None:
-    """Let it go on, at a growing pace."""
-    remote, path = _remote(ctx), _path(what, subject)
-    remote.show(
-        remote.ask(lambda api: api.delete(path, {"reason": reason, "ramp_s": _seconds(ramp)})), _STATE
-    )
+    """Lift a stop; the pace ramps up."""
+    ctx.obj.delete(_STATE, *_subject(what, subject), query={"reason": reason, "ramp_s": _seconds(ramp)})
 
 
 @app.command()
 def flags(ctx: Context) -> None:
-    """Every feature flag. Of one that is decided by a flag service, what is shown here decides nothing."""
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/flags", {"limit": 200})), _FLAG)
+    """Every feature flag. Values of a flag that a flag service decides have no effect."""
+    ctx.obj.get(_FLAG, "flags", query={"limit": 200})
 
 
 @app.command()
@@ -181,44 +203,42 @@ def flag(
     ctx: Context,
     name: str,
     reason: Reason,
-    enabled: Annotated[bool | None, typer.Option("--on/--off", help="Off is off for everybody.")] = None,
+    enabled: Annotated[bool | None, typer.Option("--on/--off", help="Off means off for everybody.")] = None,
     percentage: Annotated[
-        int | None, typer.Option(min=0, max=100, help="Of those who are not named.")
+        int | None, typer.Option(min=0, max=100, help="Percentage of tenants that are not named.")
     ] = None,
     reseller: Annotated[
-        list[str] | None, typer.Option(help="acme=on, acme=off, or acme=any to name it no more; repeatable.")
+        list[str] | None, typer.Option(help="acme=on, acme=off, or acme=any to remove the name; repeatable.")
     ] = None,
     merchant: Annotated[list[str] | None, typer.Option(help="The same for merchants.")] = None,
-    preview: Annotated[
-        bool, typer.Option("--preview", help="Show what it would do, and change nothing.")
-    ] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Show the effects, and change nothing.")] = False,
     take_overdue: TakeOverdue = None,
 ) -> None:
     """Change a feature flag. What is left out stays as it is. Leads that were due before a merchant is turned on are
     not called: the preview counts them, and --take-overdue takes them."""
-    remote, path = _remote(ctx), f"{ROOT}/flags/{quote(name, safe='')}"
+    remote = ctx.obj
     words = _named(reseller or []), _named(merchant or [])
     rule, version = remote.ask(lambda api: _flag_rule(api, name, enabled, percentage, *words))
-    foreseen = remote.ask(lambda api: api.post(f"{path}/preview", rule))
+    foreseen = remote.ask(lambda api: api.post(api_path("flags", name, "preview"), rule))
     if preview:
         remote.show(foreseen, _PREVIEW)
         return
     _warn_of_overdue(foreseen["overdue"], take_overdue)
     body = rule | {"reason": reason, "version": version, "take_overdue": take_overdue}
-    remote.show(remote.ask(lambda api: api.put(path, body)), _FLAG)
+    remote.put(_FLAG, "flags", name, body=body)
 
 
 @app.command()
 def unset_flag(ctx: Context, name: str, reason: Reason, take_overdue: TakeOverdue = None) -> None:
-    """Put a feature flag back to the default of the code."""
-    remote, path = _remote(ctx), f"{ROOT}/flags/{quote(name, safe='')}"
+    """Reset a feature flag to the default of the code."""
+    remote = ctx.obj
     now = remote.ask(lambda api: _flag(api, name))
     if name in _ON_BY_DEFAULT:
-        foreseen = remote.ask(lambda api: api.post(f"{path}/preview", {"enabled": True}))
+        foreseen = remote.ask(lambda api: api.post(api_path("flags", name, "preview"), {"enabled": True}))
         _warn_of_overdue(foreseen["overdue"], take_overdue)
-    query: dict[str, str | int] = {"reason": reason, "version": now["version"]}
+    query = {"reason": reason, "version": now["version"]}
     query |= {} if take_overdue is None else {"take_overdue": take_overdue}
-    remote.show(remote.ask(lambda api: api.delete(path, query)), _FLAG)
+    remote.delete(_FLAG, "flags", name, query=query)
 
 
 def _warn_of_overdue(overdue: int, take_overdue: int | None) -> None:
@@ -256,28 +276,25 @@ async def _flag_rule(
 @app.command()
 def alarms(
     ctx: Context,
-    history: Annotated[bool, typer.Option("--all", help="Those that are over too.")] = False,
+    history: Annotated[bool, typer.Option("--all", help="Include cleared alarms.")] = False,
     limit: Limit = 50,
 ) -> None:
-    """What is wrong."""
-    remote, query = _remote(ctx), {"state": "all" if history else "open", "limit": limit}
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/alarms", query)), _ALARM)
+    """Open alarms."""
+    ctx.obj.get(_ALARM, "alarms", query={"state": "all" if history else "open", "limit": limit})
 
 
 @app.command()
 def clear_alarm(
     ctx: Context, alarm_id: Annotated[str, typer.Argument(help="The id of an alarm.")], reason: Reason
 ) -> None:
-    """Clear an alarm by hand. One that is measured comes back if its cause is still there."""
-    remote, path = _remote(ctx), f"{ROOT}/alarms/{quote(alarm_id, safe='')}/clear"
-    remote.show(remote.ask(lambda api: api.post(path, {"reason": reason})), _ALARM)
+    """Clear an alarm by hand. A measured alarm is raised again if its cause persists."""
+    ctx.obj.post(_ALARM, "alarms", alarm_id, "clear", body={"reason": reason})
 
 
 @app.command()
 def free_channels(ctx: Context, reason: Reason) -> None:
-    """Free the channels that Valkey holds for calls that Postgres does not know, however many they are."""
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: api.post(f"{ROOT}/channels/free", {"reason": reason})), ("freed",))
+    """Free all channels that Valkey holds for calls that Postgres does not have."""
+    ctx.obj.post(("freed",), "channels", "free", body={"reason": reason})
 
 
 @app.command()
@@ -291,26 +308,15 @@ def audit(
     limit: Limit = 50,
 ) -> None:
     """Who changed what, newest first."""
-    remote = _remote(ctx)
     span = {name: f"{at.isoformat()}Z" for name, at in (("since", since), ("until", until)) if at}
-    named = {"action": action, "actor": actor, "subject": subject}
-    query: dict[str, str | int] = {
-        "limit": limit,
-        **span,
-        **{name: word for name, word in named.items() if word},
-    }
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/audit", query)), _LINE)
+    query = given(limit=limit, action=action, actor=actor, subject=subject, **span)
+    ctx.obj.get(_LINE, "audit", query=query)
 
 
-def _remote(ctx: Context) -> Remote:
-    remote: Remote = ctx.obj
-    return remote
-
-
-def _path(what: What, subject: str) -> str:
+def _subject(what: What, subject: str) -> tuple[str, ...]:
     if (what in (What.KILL_SWITCH, What.PROMOTER)) == bool(subject):
         raise typer.BadParameter("Name what to stop; kill-switch and promoter have no subject.")
-    return f"{ROOT}/controls/{what}" + (f"/{quote(subject, safe='')}" if subject else "")
+    return ("controls", what, subject) if subject else ("controls", what)
 
 
 def _seconds(text: str) -> int:
@@ -341,6 +347,14 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "" if value is None else str(value)
+
+
+def payload_of(text: str) -> Any:
+    """None: the option was left out."""
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not JSON.") from None
 
 
 def json_of(text: str) -> Any:

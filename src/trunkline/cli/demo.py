@@ -1,24 +1,27 @@
-"""The demo: the real platform and real engines, a simulated carrier on the wire, simulated pods.
+"""The demo: the real platform and real engines, a simulated carrier on the wire, simulated pods. Two merchants of one
+reseller share a pool of numbers.
 
 Its report at the end is from the carrier's ledger and the pods' own records.
 """
 
 import asyncio
+import random
 import time
+from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from rich.live import Live
 
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.app import Platform
-from trunkline.cli import demo_world
 from trunkline.cli.console import out
 from trunkline.cli.demo_display import DemoVerdict, Lateness, Snapshot, live_view, summary
 from trunkline.cli.running import embedded_platform
-from trunkline.client import TrunklineClient
+from trunkline.client import ApiError, TrunklineClient
 from trunkline.settings import Settings
 from trunkline.store import overview
 from trunkline.telemetry import configure_logging
@@ -34,6 +37,16 @@ CONCURRENT_UPLOADS = 16
 REFRESH_S = 0.25
 # How much longer than the pace of its leads a run may take.
 PATIENCE_S = 60.0
+
+RESELLER = "demo"
+MERCHANTS = ("demo-clinic", "demo-shop")
+POOL = "demo"
+# Number and its channels: 30 in all, enough for about 25 simulated calls a second.
+NUMBERS = {"+14155550100": 5, "+14155550101": 10, "+14155550102": 15}
+LEADS_PER_S = 25.0
+AREA_CODES = (212, 303, 404, 512, 617, 702, 808, 916)
+# Time to load the leads before the first is due, so that none is late from the start.
+HEAD_START_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,8 @@ async def run_demo(settings: Settings, plan: DemoPlan, stop: asyncio.Event) -> b
         out.print(
             f"API {demo.platform.base_url}/docs · carrier's ledger {demo.carrier.base_url}/ledger/summary"
         )
-        out.print(f"Watch it in the console (the link signs in once): {demo.console_link()}", soft_wrap=True)
+        link = f"{demo.platform.base_url}{demo.platform.http.console.link_for(demo.key)}"
+        out.print(f"Watch it in the console (the link signs in once): {link}", soft_wrap=True)
         finished = await demo.call_everybody(stop)
         verdict = await demo.verdict()
         out.print(summary(verdict))
@@ -70,7 +84,7 @@ class Demo:
         self.platform = platform
         self.carrier = carrier
         self.pods = pods
-        self._key = key
+        self.key = key
         self._run = f"demo-{datetime.now(UTC):%Y%m%d%H%M%S}"
         self._started_s = time.monotonic()
         self._due: dict[UUID, datetime] = {}
@@ -97,13 +111,10 @@ class Demo:
         pods = await stack.enter_async_context(SimulatedPods(PODS, platform.base_url, key))
         return cls(plan, platform, carrier, pods, key)
 
-    def console_link(self) -> str:
-        return f"{self.platform.base_url}{self.platform.http.console.link_for(self._key)}"
-
     async def call_everybody(self, stop: asyncio.Event) -> bool:
         """Load the leads, watch until all are finished; False if that did not happen in time."""
-        async with TrunklineClient(self.platform.base_url, self._key) as client:
-            await demo_world.prepare(client)
+        async with TrunklineClient(self.platform.base_url, self.key) as client:
+            await prepare(client)
             uploads = asyncio.create_task(self._upload(client))
             with Live(console=out, refresh_per_second=8, transient=not out.is_terminal) as display:
                 done = await self._watch(display, uploads, stop)
@@ -113,21 +124,16 @@ class Demo:
     async def _upload(self, client: TrunklineClient) -> None:
         places = asyncio.Semaphore(CONCURRENT_UPLOADS)
 
-        async def upload(lead: demo_world.DemoLead) -> None:
+        async def upload(lead: dict[str, Any]) -> None:
             async with places:
-                await client.create_lead(
-                    merchant_id=lead.merchant_id,
-                    phone=lead.phone,
-                    request_id=lead.request_id,
-                    scheduled_at=lead.scheduled_at,
-                )
+                await client.create_lead(**lead)
 
         async with asyncio.TaskGroup() as group:
-            for lead in demo_world.people(self._run, self.plan.leads, self.plan.seed):
+            for lead in people(self._run, self.plan.leads, self.plan.seed):
                 group.create_task(upload(lead))
 
     async def _watch(self, display: Live, uploads: "asyncio.Task[None]", stop: asyncio.Event) -> bool:
-        deadline_s = self._started_s + PATIENCE_S + 2 * self.plan.leads / demo_world.LEADS_PER_S
+        deadline_s = self._started_s + PATIENCE_S + 2 * self.plan.leads / LEADS_PER_S
         while time.monotonic() < deadline_s and not stop.is_set():
             snapshot = await self._snapshot()
             display.update(live_view(snapshot))
@@ -138,10 +144,10 @@ class Demo:
 
     async def _snapshot(self) -> Snapshot:
         async with self.platform.database.connection() as conn:
-            progress = await overview.run_progress(conn, demo_world.MERCHANTS, self._run)
+            progress = await overview.run_progress(conn, MERCHANTS, self._run)
             channels = await overview.channels(conn)
-            self._due = await overview.run_due(conn, demo_world.MERCHANTS, self._run)
-        shown = [use for use in channels if use.e164 in demo_world.NUMBERS]
+            self._due = await overview.run_due(conn, MERCHANTS, self._run)
+        shown = [use for use in channels if use.e164 in NUMBERS]
         return Snapshot(progress, shown, self._lateness(), self.carrier.ledger.live(), self.plan.leads)
 
     def _lateness(self) -> Lateness | None:
@@ -164,9 +170,44 @@ class Demo:
             outcomes=snapshot.progress.outcomes,
             dials=len(ledger.dials),
             double_dials=len(ledger.double_dials()),
-            numbers_over=len(ledger.over_capacity(demo_world.NUMBERS)),
+            numbers_over=len(ledger.over_capacity(NUMBERS)),
             pods_shared=len(self.pods.records().overlaps),
             without_agent=len(without_agent(ledger.answered)),
             lateness=snapshot.lateness,
             took_s=time.monotonic() - self._started_s,
         )
+
+
+async def prepare(client: TrunklineClient) -> None:
+    """Create what is missing: the demo may run again on the same folder."""
+    await _once(client.create_reseller(RESELLER, "Demo"))
+    await _once(client.create_pool(POOL, "Demo numbers", reseller_id=RESELLER))
+    for merchant_id in MERCHANTS:
+        await _once(
+            client.create_merchant(
+                merchant_id, merchant_id, reseller_id=RESELLER, default_region="US", default_pool=POOL
+            )
+        )
+    for e164, max_channels in NUMBERS.items():
+        await _once(client.create_number(e164, pool=POOL, carrier="twilio", max_channels=max_channels))
+
+
+async def _once(creation: Awaitable[object]) -> None:
+    try:
+        await creation
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+def people(run: str, count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Leads with due times spread over the run, each to another person."""
+    dice = random.Random(seed)  # noqa: S311 (a demo, not a secret)
+    first = datetime.now(UTC) + timedelta(seconds=HEAD_START_S + count / 400)
+    for n in range(count):
+        yield {
+            "merchant_id": dice.choice(MERCHANTS),
+            "request_id": f"{run}-{n}",
+            "phone": f"+1{dice.choice(AREA_CODES)}{200 + n // 10_000}{n % 10_000:04d}",
+            "scheduled_at": first + timedelta(seconds=dice.random() * count / LEADS_PER_S),
+        }

@@ -23,7 +23,7 @@ _model = typer.Typer(add_completion=False)
 @_model.command()
 def _options(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
-    url: Annotated[str, typer.Option("--url", help="Where the API is.", show_default=False)] = "",
+    url: Annotated[str, typer.Option("--url", help="The URL of the API.", show_default=False)] = "",
     key: Annotated[str, typer.Option("--key", help="The API key.", show_default=False)] = "",
 ) -> None:
     """Never called: only its options are used."""

@@ -1,7 +1,7 @@
-"""What a process is made of, in pages of 2 MB instead of 4 KB.
+"""Moves the private memory of a process into pages of 2 MB instead of 4 KB.
 
 The work of one call finds the processor's caches cold, and looking up where a page lies then costs more than reading
-it. Python's allocator asks for no large pages by itself, so they are asked for here, once everything is loaded. The
+it. Python's allocator requests no large pages, so this module does, once everything is loaded. The
 kernel moves the contents; nothing in the process notices. Linux from 6.1 on; elsewhere it does nothing. What it wins
 is in docs/decisions/0052-fast-paths.md.
 """
@@ -21,7 +21,7 @@ def gather() -> int:
     without the interpreter's lock."""
     try:
         maps = _MAPS.read_text()
-    except OSError:  # no Linux, or one that lets nobody look
+    except OSError:  # no Linux, or no permission to read it
         return 0
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -12,7 +12,7 @@ import typer
 
 from trunkline.cli.control import ROOT, Context, Limit, Remote, connect
 
-app = typer.Typer(help="API keys: whose, for what, and until when.", no_args_is_help=True)
+app = typer.Typer(help="API keys: owners, scopes and expiry.", no_args_is_help=True)
 app.callback()(connect)
 
 _KEY = ("id", "hint", "name", "scopes", "reseller_id", "merchant_id", "expires_at", "revoked_at")
@@ -25,11 +25,11 @@ def create(
     ctx: Context,
     name: Annotated[str, typer.Argument(help="What it is for.")],
     scope: Annotated[list[str], typer.Option(help="admin, leads, router, read or jobs; may be repeated.")],
-    reseller: Annotated[str, typer.Option(help="Whose it is. Left out: that of your own key.")] = "",
-    merchant: Annotated[str, typer.Option(help="Whose it is. Left out: that of your own key.")] = "",
+    reseller: Annotated[str, typer.Option(help="The owner. Left out: that of your own key.")] = "",
+    merchant: Annotated[str, typer.Option(help="The owner. Left out: that of your own key.")] = "",
     expires: Annotated[str, typer.Option(help="For example 2030-05-01T00:00:00Z. Left out: never.")] = "",
 ) -> None:
-    """Make a key. It is shown this once."""
+    """Create a key. Only this output shows it."""
     given = {"reseller_id": reseller, "merchant_id": merchant, "expires_at": expires}
     body: dict[str, Any] = {"name": name, "scopes": scope, **{k: v for k, v in given.items() if v}}
     remote: Remote = ctx.obj
@@ -52,6 +52,6 @@ def revoke(ctx: Context, key_id: Annotated[str, typer.Argument(help="The id of a
 
 @app.command()
 def me(ctx: Context) -> None:
-    """Whose key this is, and what it may do."""
+    """The owner and the scopes of the key."""
     remote: Remote = ctx.obj
     remote.show(remote.ask(lambda api: api.get(f"{ROOT}/me")), _ME)

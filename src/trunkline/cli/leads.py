@@ -8,34 +8,31 @@ trunkline leads abort --merchant acme-store --request-ids called-elsewhere.txt -
 trunkline leads reopen --outcome NO_AGENT --since 09:00 --reason "agents were away"
 """
 
-import json
 import re
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 from uuid import uuid4
 
 import typer
 
 from trunkline.cli.console import out
-from trunkline.cli.control import ROOT, Context, Limit, Remote, connect
-from trunkline.cli.uploads import Format, format_of, send, show_report
+from trunkline.cli.control import Context, Limit, Remote, api_path, connect, given, payload_of
+from trunkline.cli.uploads import Format, upload_file
 from trunkline.client.leads import UPLOAD_TIMEOUT_S
-from trunkline.client.transport import Transport
 from trunkline.console.labels import money
 from trunkline.settings.values import parse_duration_s
 from trunkline.states import LeadStatus
 
-app = typer.Typer(help="Take in, find, change, abort and reopen leads.", no_args_is_help=True)
+app = typer.Typer(help="Create, find, change, abort and reopen leads.", no_args_is_help=True)
 app.callback()(connect)
 
 LeadId = Annotated[str, typer.Argument(help="The id of a lead.")]
 Merchant = Annotated[str, typer.Option(help="Of this merchant.")]
 Campaign = Annotated[str, typer.Option(help="Of this campaign.")]
 Phone = Annotated[str, typer.Option(help="To this phone, with its country code.")]
-Reason = Annotated[str, typer.Option(help="Why. It is in the outcome and in the audit log.")]
+Reason = Annotated[str, typer.Option(help="The reason, for the outcome and the audit log.")]
 Payload = Annotated[str, typer.Option(help='What the agent should know, as JSON: {"order": "4711"}.')]
 
 # The limit of one request.
@@ -44,22 +41,9 @@ _ROW = (
     "id", "request_id", "merchant_id", "phone", "status", "outcome", "due_at", "attempt_count", "priority", "pool",
 )  # fmt: skip
 _ATTEMPT = (
-    "attempt_no",
-    "state",
-    "carrier",
-    "from_phone",
-    "due_at",
-    "waited_s",
-    "sent_at",
-    "late_s",
-    "answered_at",
-    "ended_at",
-    "end_reason",
-    "agent",
-    "cost",
-    "carrier_cost",
-    "carrier_call_id",
-)
+    "attempt_no", "state", "carrier", "from_phone", "due_at", "waited_s", "sent_at", "late_s", "answered_at",
+    "ended_at", "end_reason", "agent", "cost", "carrier_cost", "carrier_call_id",
+)  # fmt: skip
 _HAPPENING = ("at", "clock", "attempt_no", "source", "what", "reason", "actor")
 _ENTRY = ("id", "phone", "merchant_id", "reason", "created_by")
 _CHECK = ("gate", "open", "detail", "set_by", "until")
@@ -70,23 +54,29 @@ def create(
     ctx: Context,
     phone: Annotated[str, typer.Option(help="Whom to call, best as E.164.")] = "",
     merchant: Merchant = "",
-    request_id: Annotated[str, typer.Option(help="Your own id of it. Left out: a new one.")] = "",
+    request_id: Annotated[str, typer.Option(help="Your own id of the request. Left out: a new one.")] = "",
     payload: Payload = "",
     at: Annotated[str, typer.Option(help="When, for example 2030-05-01T09:30:00+02:00. Left out: now.")] = "",
-    until: Annotated[str, typer.Option(help="Not to be called from then on. Left out: no such time.")] = "",
-    timezone: Annotated[str, typer.Option(help="Where the callee is, for example Asia/Kolkata.")] = "",
+    until: Annotated[
+        str, typer.Option(help="The time from which the lead is not called any more. Left out: no such time.")
+    ] = "",
+    timezone: Annotated[
+        str, typer.Option(help="The time zone of the callee, for example Asia/Kolkata.")
+    ] = "",
     priority: Annotated[int | None, typer.Option(min=1, max=99, help="1 is called first.")] = None,
     campaign: Campaign = "",
     pool: Annotated[str, typer.Option(help="The number pool to dial from.")] = "",
-    max_attempts: Annotated[int | None, typer.Option(min=1, max=20, help="All attempts counted.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=20, help="The maximum number of attempts.")
+    ] = None,
     webhook: Annotated[str, typer.Option(help="Where to report the result.")] = "",
 ) -> None:
-    """Take in one lead. The same request id again is the same lead."""
-    body = _given(
+    """Create one lead. A repeated request id is the same lead."""
+    body = given(
         request_id=request_id or str(uuid4()),
         merchant_id=merchant,
         phone=phone,
-        payload=_json(payload),
+        payload=payload_of(payload),
         scheduled_at=at,
         expires_at=until,
         timezone=timezone,
@@ -96,7 +86,7 @@ def create(
         max_attempts=max_attempts,
         reporting_webhook_url=webhook,
     )
-    _post(ctx, "", body)
+    ctx.obj.post(_ROW, "leads", body=body)
 
 
 @app.command("list")
@@ -110,8 +100,7 @@ def list_leads(
     limit: Limit = 50,
 ) -> None:
     """Leads, newest first."""
-    remote = _remote(ctx)
-    query = _given(
+    query = given(
         status=status,
         merchant_id=merchant,
         campaign_id=campaign,
@@ -119,14 +108,14 @@ def list_leads(
         request_id=request_id,
         limit=limit,
     )
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/leads", query)), _ROW)
+    ctx.obj.get(_ROW, "leads", query=query)
 
 
 @app.command()
 def show(ctx: Context, lead_id: LeadId) -> None:
     """Everything about one lead: attempts, reasons, and what happened when."""
-    remote = _remote(ctx)
-    lead = remote.ask(lambda api: api.get(_path(lead_id)))
+    remote = ctx.obj
+    lead = remote.ask(lambda api: api.get(api_path("leads", lead_id)))
     if remote.as_json:
         remote.show(lead, ())
         return
@@ -153,24 +142,19 @@ def show(ctx: Context, lead_id: LeadId) -> None:
 def never_call(
     ctx: Context,
     lead_id: LeadId,
-    reason: Annotated[str, typer.Option(help="Why. It is kept with the entry.")],
+    reason: Annotated[str, typer.Option(help="The reason, stored with the entry.")],
 ) -> None:
     """Put the person of a lead on its merchant's do-not-call list."""
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: _never_call(api, lead_id, reason)), _ENTRY)
-
-
-async def _never_call(api: Transport, lead_id: str, reason: str) -> Any:
-    lead = await api.get(_path(lead_id))
+    lead = ctx.obj.ask(lambda api: api.get(api_path("leads", lead_id)))
     body = {"phone": lead["phone"], "merchant_id": lead["merchant_id"], "reason": reason}
-    return await api.post(f"{ROOT}/do-not-call", body)
+    ctx.obj.post(_ENTRY, "do-not-call", body=body)
 
 
 @app.command()
 def why(ctx: Context, lead_id: LeadId) -> None:
     """Why a lead is not being called, and when it may be."""
-    remote = _remote(ctx)
-    answer = remote.ask(lambda api: api.get(_path(lead_id, "why")))
+    remote = ctx.obj
+    answer = remote.ask(lambda api: api.get(api_path("leads", lead_id, "why")))
     if remote.as_json:
         remote.show(answer, ())
         return
@@ -188,9 +172,8 @@ def change(
     max_attempts: Annotated[int | None, typer.Option(min=1, max=20)] = None,
 ) -> None:
     """Change a lead that waits."""
-    _patch(
-        ctx, lead_id, _given(priority=priority, pool=pool, payload=_json(payload), max_attempts=max_attempts)
-    )
+    body = given(priority=priority, pool=pool, payload=payload_of(payload), max_attempts=max_attempts)
+    ctx.obj.patch(_ROW, "leads", lead_id, body=body)
 
 
 @app.command()
@@ -200,13 +183,13 @@ def reschedule(
     at: Annotated[str, typer.Argument(help="When instead, for example 2030-05-01T09:30:00+02:00.")],
 ) -> None:
     """Call a lead at another time."""
-    _patch(ctx, lead_id, {"scheduled_at": at})
+    ctx.obj.patch(_ROW, "leads", lead_id, body={"scheduled_at": at})
 
 
 @app.command("dispatch-now")
 def dispatch_now(ctx: Context, lead_id: LeadId) -> None:
-    """Make a lead due at once. Windows, limits and stops hold as they do for every call."""
-    _post(ctx, f"/{quote(lead_id, safe='')}/dispatch-now", {})
+    """Make a lead due at once. Windows, limits and stops apply as for every call."""
+    ctx.obj.post(_ROW, "leads", lead_id, "dispatch-now")
 
 
 @app.command()
@@ -223,15 +206,13 @@ def abort(
     request_ids: Annotated[
         typer.FileText | None, typer.Option(help="A file of request ids, one in each line; - is the input.")
     ] = None,
-    hang_up: Annotated[
-        bool, typer.Option("--hang-up", help="Cut short the calls that are going on.")
-    ] = False,
+    hang_up: Annotated[bool, typer.Option("--hang-up", help="Hang up the live calls.")] = False,
 ) -> None:
-    """End leads: those that are named, or all that fit. One that is being called ends with its call."""
-    remote = _remote(ctx)
-    body = _given(
+    """Abort leads by id, or all that match a filter. A lead that is being called ends with its call."""
+    remote = ctx.obj
+    body = given(
         reason=reason,
-        lead_ids=lead_ids,
+        lead_ids=lead_ids or None,
         merchant_id=merchant,
         campaign_id=campaign,
         phone=phone,
@@ -251,7 +232,7 @@ def abort(
 def _abort(remote: Remote, body: dict[str, Any]) -> Counter[str]:
     done = Counter[str](aborted=0, cancel_requested=0)
     while True:
-        answer = remote.ask(lambda api: api.post(f"{ROOT}/leads/abort", body))
+        answer = remote.ask(lambda api: api.post(api_path("leads", "abort"), body))
         done.update({name: answer[name] for name in ("aborted", "cancel_requested")})
         if answer["complete"]:
             break
@@ -263,40 +244,41 @@ def _abort(remote: Remote, body: dict[str, Any]) -> Counter[str]:
 @app.command()
 def reopen(
     ctx: Context,
-    reason: Annotated[str, typer.Option(help="Why. It is in the audit log and in the lead's timeline.")],
+    reason: Annotated[str, typer.Option(help="The reason, for the audit log and the lead's timeline.")],
     lead_ids: Annotated[list[str] | None, typer.Argument(help="Ids of leads.")] = None,
     outcome: Annotated[
-        list[str] | None, typer.Option(help="All that ended so, for example NO_AGENT. May be repeated.")
+        list[str] | None, typer.Option(help="Leads with this outcome, for example NO_AGENT. May be repeated.")
     ] = None,
     since: Annotated[
         str,
-        typer.Option(help="That ended since then: 09:00 (today, here), 2h, or 2030-05-01T09:00:00+02:00."),
+        typer.Option(
+            help="Leads that ended since then: 09:00 (today, local time), 2h, or 2030-05-01T09:00:00+02:00."
+        ),
     ] = "",
     merchant: Merchant = "",
     campaign: Campaign = "",
     phone: Phone = "",
     at: Annotated[str, typer.Option(help="When to call, as an ISO date. Left out: now.")] = "",
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=20, help="All attempts counted, those before too.")
+        int | None,
+        typer.Option(min=1, max=20, help="The maximum number of attempts, those made before included."),
     ] = None,
     request_id: Annotated[
         str,
-        typer.Option(
-            help="Your own id of the order; the same one again reopens nothing. Left out: a new one."
-        ),
+        typer.Option(help="Your own id of the request; a repeated one reopens nothing. Left out: a new one."),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the leads, and change nothing.")] = False,
 ) -> None:
     """Call finished leads again: those that are named, or all that ended in a certain way since a moment.
 
     Windows, limits, lists and stops are judged anew. A lead whose last call's fate is unknown is called again only if
     its carrier says that there was no such call. Ends with status 1 if a lead was refused.
     """
-    body = _given(
+    body = given(
         reason=reason,
         request_id=request_id or str(uuid4()),
-        lead_ids=lead_ids,
-        outcomes=outcome,
+        lead_ids=lead_ids or None,
+        outcomes=outcome or None,
         finished_since=_since(since),
         merchant_id=merchant,
         campaign_id=campaign,
@@ -305,10 +287,10 @@ def reopen(
         max_attempts=max_attempts,
         dry_run=dry_run,
     )
-    remote = _remote(ctx)
+    remote = ctx.obj
     done: dict[str, Any] = {"matched": 0, "reopened": 0, "refused": Counter()}
     while True:
-        answer = remote.ask(lambda api: api.post(f"{ROOT}/leads/reopen", body))
+        answer = remote.ask(lambda api: api.post(api_path("leads", "reopen"), body))
         # Each round evaluates the refused ones again: the last one counts.
         done["matched"] = done["reopened"] + answer["matched"]
         done["reopened"] += answer["reopened"]
@@ -345,38 +327,9 @@ def upload(
     form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="All rows or none.")] = False,
 ) -> None:
-    """Take in up to 100,000 leads from a file. Ends with status 1 if a row was refused. Safe to repeat."""
-    kind = format_of(file, form)
+    """Upload up to 100,000 leads from a file. Exits with status 1 if a row was refused. Safe to repeat."""
     params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}
-    remote = _remote(ctx)
-    with file.open("rb") as source:
-        report = remote.ask(
-            lambda api: send(api, source, f"{ROOT}/leads/bulk", kind, params, UPLOAD_TIMEOUT_S)
-        )
-    show_report(remote, report)
-
-
-def _post(ctx: Context, path: str, body: dict[str, Any]) -> None:
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: api.post(f"{ROOT}/leads{path}", body)), _ROW)
-
-
-def _patch(ctx: Context, lead_id: str, body: dict[str, Any]) -> None:
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: api.patch(_path(lead_id), body)), _ROW)
-
-
-def _path(lead_id: str, *more: str) -> str:
-    return "/".join((ROOT, "leads", quote(lead_id, safe=""), *more))
-
-
-def _json(text: str) -> Any:
-    if not text:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not JSON.") from None
+    upload_file(ctx.obj, file, form, api_path("leads", "bulk"), params, UPLOAD_TIMEOUT_S)
 
 
 def _costs(attempt: dict[str, Any]) -> dict[str, str]:
@@ -386,12 +339,3 @@ def _costs(attempt: dict[str, Any]) -> dict[str, str]:
         "cost": money(ours) if ours is not None else "",
         "carrier_cost": money(theirs, attempt.get("carrier_cost_currency")) if theirs is not None else "",
     }
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value not in (None, "", [])}
-
-
-def _remote(ctx: Context) -> Remote:
-    remote: Remote = ctx.obj
-    return remote

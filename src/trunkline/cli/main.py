@@ -29,6 +29,7 @@ from trunkline.cli import (
 )
 from trunkline.cli.call import call
 from trunkline.cli.console import out
+from trunkline.cli.control import LOCAL_URL, ControlCommandError, Remote, Url
 from trunkline.cli.global_options import OptionsAnywhere
 from trunkline.cli.number_import import import_numbers
 from trunkline.cli.plan import plan
@@ -100,7 +101,7 @@ def up(data_dir: DataDir = None) -> None:
 
 @app.command()
 def serve(
-    roles: Annotated[str | None, typer.Option(help="What this process does, with commas between.")] = None,
+    roles: Annotated[str | None, typer.Option(help="The roles of this process, separated by commas.")] = None,
 ) -> None:
     """Run some roles against DATABASE_URL and REDIS_URL. This is how an installation of many processes runs."""
     from trunkline.cli.running import prepare, run, serve_platform
@@ -120,11 +121,11 @@ def migrate(
         bool, typer.Option("--post", help="Only what comes after it, once no older process runs.")
     ] = False,
 ) -> None:
-    """Bring the schema of the database forward. Safe to run twice, and safe when two run at once."""
+    """Migrate the schema of the database. Safe to run twice, and safe when two run at once."""
     from trunkline.cli.running import migrate_database
 
     if pre and post:
-        raise typer.BadParameter("--pre and --post: both is what neither of them means.")
+        raise typer.BadParameter("Give --pre or --post, or neither for both.")
     phase: Literal["pre", "post"] | None = "pre" if pre else "post" if post else None
     applied, left = asyncio.run(migrate_database(_settings(data_dir), phase))
     for name in applied:
@@ -186,10 +187,12 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 def restore_check(
     since: Annotated[
         str,
-        typer.Option(help="The moment of the backup, with an offset from UTC. Left out: as it was noticed."),
+        typer.Option(
+            help="The time of the backup, with an offset from UTC. Left out: as the guardian detected it."
+        ),
     ] = "",
     settle: Annotated[
-        bool, typer.Option("--settle", help="Write it down, so that the kill switch can be lifted.")
+        bool, typer.Option("--settle", help="Settle the calls, so that the kill switch can be lifted.")
     ] = False,
     accept_unread: Annotated[
         bool,
@@ -212,9 +215,9 @@ def restore_check(
 
 @app.command()
 def demo(
-    leads: Annotated[int, typer.Option(min=1, max=100_000, help="How many leads are called.")] = 200,
+    leads: Annotated[int, typer.Option(min=1, max=100_000, help="The number of leads.")] = 200,
     exit_when_done: Annotated[bool, typer.Option("--exit", help="End when all leads are finished.")] = False,
-    seed: Annotated[int, typer.Option(help="Decides how each simulated call goes.")] = 1,
+    seed: Annotated[int, typer.Option(help="The seed for the results of simulated calls.")] = 1,
     data_dir: DataDir = None,
 ) -> None:
     """Run the platform with a simulated carrier and simulated pods, and watch it call."""
@@ -250,9 +253,7 @@ def simulator(ctx: typer.Context) -> None:
 
 @app.command()
 def console(
-    url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
-    ] = "http://127.0.0.1:8080",
+    url: Url = LOCAL_URL,
     key: Annotated[
         str, typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key. Unset: that of the data folder.")
     ] = "",
@@ -260,9 +261,13 @@ def console(
     data_dir: DataDir = None,
 ) -> None:
     """Print a link that signs in to the console of a running platform, once."""
-    from trunkline.cli.sign_in_link import sign_in_link
-
-    link = sign_in_link(url, key, _settings(data_dir).data_dir)
+    file = _settings(data_dir).data_dir / "admin.key"
+    if not key and file.is_file():
+        key = file.read_text(encoding="utf-8").strip()
+    if not key:
+        raise ControlCommandError("Name an API key with --key, or run this where the data folder is.")
+    made = Remote(url, key, as_json).ask(lambda api: api.post("/console/links", {}))
+    link = f"{url.rstrip('/')}{made['path']}"
     if as_json:
         print(json.dumps({"link": link}))
     else:

@@ -23,9 +23,9 @@ MERCHANTS.add_remove(app, "Remove a merchant. Refused while it still has depende
 Reseller = Annotated[str, typer.Option(help="The reseller it belongs to.")]
 Region = Annotated[str, typer.Option(help="Country of phones without one, for example US; or `none`.")]
 Pool = Annotated[str, typer.Option(help="The number pool of leads that name none; or `none`.")]
-Weight = Annotated[int | None, typer.Option(min=1, max=1000, help="Its share beside others.")]
+Weight = Annotated[int | None, typer.Option(min=1, max=1000, help="Its weight relative to other merchants.")]
 Agents = Annotated[str, typer.Option(help="Whose agents take its calls: `ours` or `elsewhere`.")]
-Most = Annotated[str, typer.Option(help="The most calls at once; `none`: no limit.")]
+Most = Annotated[str, typer.Option(help="The maximum of concurrent calls; `none`: no limit.")]
 
 
 @app.command("list")

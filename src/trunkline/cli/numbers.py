@@ -26,8 +26,10 @@ _HOLDER = (
     "channel_no", "state", "direction", "merchant_id", "lead_id", "to_phone", "held_since", "carrier_call_id", "pod",
 )  # fmt: skip
 
-Channels = Annotated[int | None, typer.Option(min=0, max=10_000, help="How many calls it may carry at once.")]
-Pace = Annotated[str, typer.Option(help="Calls it may start per second; `none`: as many as its account.")]
+Channels = Annotated[int | None, typer.Option(min=0, max=10_000, help="The maximum of concurrent calls.")]
+Pace = Annotated[
+    str, typer.Option(help="The maximum of starts per second; `none`: only the account limits it.")
+]
 Status = Annotated[str, typer.Option(help="active, draining or disabled.")]
 
 
@@ -43,7 +45,7 @@ def list_numbers(
 def show_channels(
     ctx: Context, which: Annotated[str, typer.Argument(help="The number itself, or its id.")]
 ) -> None:
-    """Who holds each channel of a number, and since when."""
+    """The call that holds each channel of a number, and since when."""
     remote: Remote = ctx.obj
     answer = remote.ask(lambda api: _channels(api, which))
     remote.show(answer if remote.as_json else {"items": answer["holders"]}, _HOLDER)
@@ -64,7 +66,7 @@ def create_number(
     e164: Annotated[str, typer.Argument(help="The number itself, with + and its country code.")],
     pool: Annotated[str, typer.Option(help="The pool it is in.")],
     carrier: Annotated[str, typer.Option(help="twilio, plivo, exotel or vapi.")],
-    channels: Annotated[int, typer.Option(min=0, max=10_000, help="How many calls it may carry at once.")],
+    channels: Annotated[int, typer.Option(min=0, max=10_000, help="The maximum of concurrent calls.")],
     account: Annotated[str, typer.Option(help="The carrier's account.")] = "",
     pace: Pace = "",
     status: Status = "",
@@ -86,9 +88,9 @@ def create_number(
 def change_number(
     ctx: Context,
     number_id: str,
-    pool: Annotated[str, typer.Option(help="Only while no call is on it.")] = "",
-    carrier: Annotated[str, typer.Option(help="Only while no call is on it.")] = "",
-    account: Annotated[str, typer.Option(help="Only while no call is on it.")] = "",
+    pool: Annotated[str, typer.Option(help="Only while the number has no live call.")] = "",
+    carrier: Annotated[str, typer.Option(help="Only while the number has no live call.")] = "",
+    account: Annotated[str, typer.Option(help="Only while the number has no live call.")] = "",
     channels: Channels = None,
     pace: Pace = "",
     status: Status = "",
@@ -102,7 +104,9 @@ def change_number(
 def remove_number(
     ctx: Context,
     number_id: str,
-    drain: Annotated[bool, typer.Option("--drain", help="If calls are on it, let it start no more.")] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="If the number has live calls, set it to draining.")
+    ] = False,
 ) -> None:
-    """Remove a number. Refused while a call is on it."""
+    """Remove a number. Refused while it has a live call."""
     NUMBERS.remove(ctx, number_id, {"drain": "true"} if drain else {})

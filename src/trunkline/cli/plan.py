@@ -23,13 +23,13 @@ def plan(
     ] = None,
     start: Annotated[str, typer.Option(help="When it starts, for example 2030-05-01T09:00:00-07:00.")] = "",
     end: Annotated[str, typer.Option(help="When it ends.")] = "",
-    channels: Annotated[int, typer.Option(help="Calls that its numbers can carry at once.")] = 10,
-    answer_rate: Annotated[float, typer.Option(help="The share of calls that somebody answers.")] = 0.5,
+    channels: Annotated[int, typer.Option(help="The maximum of concurrent calls of its numbers.")] = 10,
+    answer_rate: Annotated[float, typer.Option(help="The share of answered calls.")] = 0.5,
     call_s: Annotated[float, typer.Option(help="Seconds that an answered call takes.")] = 120.0,
-    ring_s: Annotated[float, typer.Option(help="Seconds that the others ring.")] = 25.0,
-    max_attempts: Annotated[int, typer.Option(help="For each person.")] = 3,
+    ring_s: Annotated[float, typer.Option(help="Seconds that unanswered calls ring.")] = 25.0,
+    max_attempts: Annotated[int, typer.Option(help="The maximum number of attempts for each person.")] = 3,
     region: Annotated[str, typer.Option(help="The country of phones without one, for example US.")] = "",
-    horizon_days: Annotated[int, typer.Option(help="How far ahead to look.")] = 60,
+    horizon_days: Annotated[int, typer.Option(help="The number of days to simulate.")] = 60,
     do_not_call: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Phones that are not called, one per line."),
@@ -37,7 +37,7 @@ def plan(
     form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Calls per hour, the end, and who will not be called and why: simulated, nobody is called."""
+    """Simulate a campaign: calls per hour, its end, and the people who would not be called. No call is placed."""
     from trunkline.cli.planning import PlanFiles, run
 
     given = {

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
-from trunkline.campaigns.planning import BLOCK, PlanSettings, plan, reader, rows_of
+from trunkline.campaigns.plan import PlanSettings, plan_file
 from trunkline.campaigns.rows import Columns, parse_mapping
 from trunkline.cli.console import out
 from trunkline.cli.uploads import TYPES, Format, bar_out
@@ -20,6 +20,8 @@ from trunkline.errors import TrunklineError
 from trunkline.leads.calling_policy import resolve
 from trunkline.leads.phones import BadPhone, to_e164
 from trunkline.leads.uploads import BrokenUpload
+
+BLOCK = 1024 * 1024
 
 
 class PlanError(TrunklineError):
@@ -49,18 +51,17 @@ def run(files: PlanFiles, pairs: list[str], given: dict[str, Any], *, as_json: b
 
 
 def _planned(files: PlanFiles, settings: PlanSettings, names: Columns, now: datetime) -> dict[str, Any]:
-    left = Columns() if files.kind is Format.CSV else names
     listed = _phones(files.do_not_call, settings.default_region)
+    policy, bar = (
+        resolve(campaign=settings.policy),
+        (TextColumn("{task.description}"), BarColumn(), DownloadColumn()),
+    )
     try:
-        with files.people.open("rb") as source, Progress(*_bar(), console=bar_out) as progress:
-            rows = rows_of(_blocks(source, progress), reader(TYPES[files.kind], names))
-            return plan(rows, settings, resolve(campaign=settings.policy), left, now, listed)
+        with files.people.open("rb") as source, Progress(*bar, console=bar_out) as progress:
+            blocks = _blocks(source, progress)
+            return plan_file(blocks, TYPES[files.kind], settings, policy, names, now, listed)
     except BrokenUpload as error:
         raise PlanError(f"{files.people.name}: {error.message}") from None
-
-
-def _bar() -> tuple[TextColumn, BarColumn, DownloadColumn]:
-    return TextColumn("{task.description}"), BarColumn(), DownloadColumn()
 
 
 def _blocks(source: BinaryIO, progress: Progress) -> Iterator[bytes]:

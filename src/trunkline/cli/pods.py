@@ -10,14 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from trunkline.cli import router
-from trunkline.cli.control import ROOT, Context, ControlCommandError, Remote, connect
+from trunkline.cli.control import Context, ControlCommandError, api_path, connect
 from trunkline.client.transport import Transport
 
 app = typer.Typer(help="Pods and the calls that have them.", no_args_is_help=True)
 app.callback()(connect)
 
 PAGE = 200
-_CALL = ("call_sid", "pod_name", "source_pool", "merchant_id", "allocated_at")
 
 app.command("list")(router.pods)
 app.command()(router.status)
@@ -28,18 +27,17 @@ app.command()(router.undrain)
 
 @app.command()
 def find(ctx: Context, call: Annotated[str, typer.Argument(help="The carrier's id of a call.")]) -> None:
-    """Which pod has this call. Ends with 1 if none has."""
-    remote: Remote = ctx.obj
-    allocation = remote.ask(lambda api: _find(api, call))
+    """The pod of a call. Exits with status 1 if it has none."""
+    allocation = ctx.obj.ask(lambda api: _find(api, call))
     if allocation is None:
         raise ControlCommandError(f"No pod has the call {call} now.")
-    remote.show(allocation, _CALL)
+    ctx.obj.show(allocation, router.CALL)
 
 
 async def _find(api: Transport, call: str) -> dict[str, Any] | None:
     cursor: str | None = "0"
     while cursor is not None:
-        page = await api.get(f"{ROOT}/allocations", {"limit": PAGE, "cursor": cursor})
+        page = await api.get(api_path("allocations"), {"limit": PAGE, "cursor": cursor})
         for each in page["items"]:
             if each["call_sid"] == call:
                 return dict(each)

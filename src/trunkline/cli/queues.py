@@ -19,11 +19,12 @@ from trunkline.cli.resource import without_empty
 from trunkline.states import JobStatus, MailboxStatus, QueueKind, QueueStatus
 
 app = typer.Typer(
-    help="See jobs and mailboxes by their type and kind, replay, pause and cancel them.", no_args_is_help=True
+    help="List jobs and mailboxes by their type and kind, replay, pause and cancel them.",
+    no_args_is_help=True,
 )
-jobs = typer.Typer(help="Enqueue jobs, see, retry, cancel, replay and pause them.", no_args_is_help=True)
+jobs = typer.Typer(help="Enqueue, list, retry, cancel, replay and pause jobs.", no_args_is_help=True)
 mailbox = typer.Typer(
-    help="See mailboxes and their events, append to them, replay them.", no_args_is_help=True
+    help="List mailboxes and their events, append to them, replay them.", no_args_is_help=True
 )
 for group in (app, jobs, mailbox):
     group.callback()(connect)
@@ -71,7 +72,7 @@ def items(
 
 @app.command("show")
 def show_item(ctx: Context, of: Of, name: Queue, item: Item) -> None:
-    """Everything about one job, or about one mailbox and the first events that wait in it."""
+    """Everything about one job, or about one mailbox and its first pending events."""
     _show_one(ctx, "queues", of, name, item)
 
 
@@ -85,7 +86,7 @@ def replay_queue(
         str, typer.Argument(metavar="ID", help="One of it. Left out: all its dead letters.")
     ] = "",
 ) -> None:
-    """Put dead letters back, or let a waiting job run now."""
+    """Replay dead letters, or run a waiting job now."""
     if item:
         _post(ctx, _ITEM, "queues", of, name, item, "replay", reason=reason)
     else:
@@ -94,19 +95,19 @@ def replay_queue(
 
 @app.command("pause")
 def pause_queue(ctx: Context, name: Queue, reason: Reason) -> None:
-    """Begin no job of a queue; what runs goes on. Mailboxes cannot be paused."""
+    """Pause a queue of jobs: no job of it begins, running ones go on. Mailboxes cannot be paused."""
     _post(ctx, _QUEUE, "queues", QueueKind.JOBS, name, "pause", reason=reason)
 
 
 @app.command("resume")
 def resume_queue(ctx: Context, name: Queue) -> None:
-    """Begin jobs of a queue again."""
+    """Resume a queue of jobs."""
     _post(ctx, _QUEUE, "queues", QueueKind.JOBS, name, "resume")
 
 
 @app.command("cancel")
 def cancel_item(ctx: Context, name: Queue, job_id: JobId, reason: Reason) -> None:
-    """End a waiting job, or ask a running one to stop."""
+    """Cancel a waiting or running job."""
     _post(ctx, _ITEM, "queues", QueueKind.JOBS, name, job_id, "cancel", reason=reason)
 
 
@@ -134,14 +135,23 @@ def show(ctx: Context, job_id: JobId) -> None:
 def enqueue(
     ctx: Context,
     job_type: Annotated[str, typer.Argument(metavar="TYPE", help="A type that allows it.")],
-    payload: Annotated[str, typer.Option(help="JSON, as the type has it.")] = "{}",
+    payload: Annotated[str, typer.Option(help="The payload as JSON, as the job type declares it.")] = "{}",
     unique_key: Annotated[
-        str, typer.Option(help="What it is about: one that waits already is the same.")
+        str,
+        typer.Option(
+            help="The unique key: while a job of this type and key waits, no other one is enqueued."
+        ),
     ] = "",
-    concurrency_key: Annotated[str, typer.Option(help="Few jobs of this key run at once.")] = "",
-    run_at: Annotated[str, typer.Option(help="Not before: 2030-05-01T09:30:00Z. Left out: now.")] = "",
+    concurrency_key: Annotated[
+        str, typer.Option(help="The concurrency key: the type limits how many jobs of one key run at once.")
+    ] = "",
+    run_at: Annotated[
+        str, typer.Option(help="When to run, for example 2030-05-01T09:30:00Z. Left out: now.")
+    ] = "",
     priority: Annotated[int | None, typer.Option(min=1, max=99, help="1 runs first, 99 last.")] = None,
-    merchant_id: Annotated[str, typer.Option("--merchant", help="Whose it is. Left out: the key's.")] = "",
+    merchant_id: Annotated[
+        str, typer.Option("--merchant", help="The owner. Left out: that of the key.")
+    ] = "",
 ) -> None:
     """Enqueue a job. Needs the scope jobs."""
     options = without_empty(
@@ -156,13 +166,13 @@ def enqueue(
 
 @jobs.command()
 def retry(ctx: Context, job_id: JobId) -> None:
-    """Let a waiting job run now, or replay a dead one."""
+    """Run a waiting job now, or replay a dead one."""
     _post(ctx, _JOB, "jobs", job_id, "retry")
 
 
 @jobs.command()
 def cancel(ctx: Context, job_id: JobId, reason: Reason) -> None:
-    """End a waiting job, or ask a running one to stop."""
+    """Cancel a waiting or running job."""
     _post(ctx, _JOB, "jobs", job_id, "cancel", reason=reason)
 
 
@@ -170,7 +180,7 @@ def cancel(ctx: Context, job_id: JobId, reason: Reason) -> None:
 def dead(
     ctx: Context,
     job_type: Type = "",
-    replay: Annotated[bool, typer.Option("--replay", help="Put them back, all of them.")] = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Replay all dead letters.")] = False,
     limit: Limit = 50,
 ) -> None:
     """Jobs that failed too often."""
@@ -188,13 +198,13 @@ def types(ctx: Context) -> None:
 
 @jobs.command()
 def pause(ctx: Context, job_type: str, reason: Reason) -> None:
-    """Begin no job of a type; what runs goes on."""
+    """Pause a type of job: no job of it begins, running ones go on."""
     _post(ctx, _TYPE, "jobs", "types", job_type, "pause", reason=reason)
 
 
 @jobs.command()
 def resume(ctx: Context, job_type: str) -> None:
-    """Begin jobs of a type again."""
+    """Resume a type of job."""
     _post(ctx, _TYPE, "jobs", "types", job_type, "resume")
 
 
@@ -224,13 +234,13 @@ def list_mailboxes(
     status: Annotated[MailboxStatus | None, typer.Option(help="Only those with this status.")] = None,
     limit: Limit = 50,
 ) -> None:
-    """Mailboxes of a kind, with the number of events that wait in each."""
+    """Mailboxes of a kind, with the number of pending events in each."""
     _get(ctx, _MAILBOX, "mailboxes", kind, limit=limit, status=status)
 
 
 @mailbox.command("show")
 def show_mailbox(ctx: Context, kind: Kind, key: Key) -> None:
-    """Everything about one mailbox, and the first events that wait in it."""
+    """Everything about one mailbox, and its first pending events."""
     _show_one(ctx, "mailboxes", kind, key)
 
 
@@ -239,7 +249,7 @@ def events(
     ctx: Context,
     kind: Kind,
     key: Key,
-    which: Annotated[str, typer.Option(help="all, unprocessed, or parked (set aside).")] = "all",
+    which: Annotated[str, typer.Option(help="all, unprocessed or parked.")] = "all",
     limit: Limit = 50,
 ) -> None:
     """The events of a mailbox, in their order."""
@@ -253,7 +263,7 @@ def append(
     key: Key,
     event_type: Annotated[str, typer.Argument(metavar="TYPE", help="What happened.")],
     payload: Annotated[str, typer.Option(help="A JSON object.")] = "{}",
-    dedupe_key: Annotated[str, typer.Option(help="The same again is the same event.")] = "",
+    dedupe_key: Annotated[str, typer.Option(help="A repeated key is the same event.")] = "",
 ) -> None:
     """Append an event."""
     body = {"type": event_type, "payload": json_of(payload), "dedupe_key": dedupe_key or None}
@@ -266,9 +276,9 @@ def replay(
     kind: Kind,
     reason: Reason,
     key: Annotated[str, typer.Argument(help="The entity's name. Left out: all dead ones of the kind.")] = "",
-    seq: Annotated[int | None, typer.Option(min=1, help="One event that was set aside.")] = None,
+    seq: Annotated[int | None, typer.Option(min=1, help="One parked event.")] = None,
 ) -> None:
-    """Replay dead mailboxes, or an event that was set aside."""
+    """Replay dead mailboxes, or a parked event."""
     if key:
         _post(ctx, _MAILBOX, "mailboxes", kind, key, "replay", reason=reason, seq=seq)
     elif seq is not None:
@@ -280,23 +290,23 @@ def replay(
 @mailbox.command()
 def rename(
     ctx: Context,
-    kind: Annotated[str, typer.Argument(metavar="OLD", help="The kind that nobody handles.")],
-    to: Annotated[str, typer.Argument(metavar="NEW", help="The kind that they become.")],
+    kind: Annotated[str, typer.Argument(metavar="OLD", help="The old kind.")],
+    to: Annotated[str, typer.Argument(metavar="NEW", help="The new kind.")],
     reason: Reason,
 ) -> None:
-    """Give the mailboxes of a kind to the handlers of another."""
+    """Move the mailboxes of a kind to another kind."""
     _post_until_none(ctx, "mailboxes", kind, "rename", to=to, reason=reason)
 
 
 @mailbox.command("set-aside")
 def set_aside(ctx: Context, kind: Kind, key: Key, seq: int, reason: Reason) -> None:
-    """Let a mailbox go on without one of its events."""
+    """Park an event: the mailbox goes on without it."""
     _post(ctx, _MAILBOX, "mailboxes", kind, key, "set-aside", seq=seq, reason=reason)
 
 
 @mailbox.command()
 def kinds(ctx: Context, limit: Limit = 50) -> None:
-    """Kinds that may be appended to from outside, and whose they are."""
+    """Kinds with appends over HTTP, and their owners."""
     _get(ctx, _KIND, "mailbox-kinds", limit=limit)
 
 
@@ -304,17 +314,17 @@ def kinds(ctx: Context, limit: Limit = 50) -> None:
 def open_kind(
     ctx: Context,
     kind: Kind,
-    reseller: Annotated[str, typer.Option(help="Whose it is.")] = "",
-    merchant: Annotated[str, typer.Option(help="Whose it is.")] = "",
+    reseller: Annotated[str, typer.Option(help="The owner.")] = "",
+    merchant: Annotated[str, typer.Option(help="The owner.")] = "",
 ) -> None:
-    """Open a kind to a tenant. The secret that signs its appends is shown this once."""
+    """Open a kind to a tenant. Only this output shows the secret that signs its appends."""
     owner = {"reseller_id": reseller or None, "merchant_id": merchant or None}
     _post(ctx, _KIND, "mailbox-kinds", kind=kind, **owner)
 
 
 @mailbox.command("rotate-secret")
 def rotate_secret(ctx: Context, kind: Kind) -> None:
-    """A new secret; the one before is good for another day."""
+    """Rotate the secret; the old one is valid for another day."""
     _post(ctx, _KIND, "mailbox-kinds", kind, "rotate-secret")
 
 

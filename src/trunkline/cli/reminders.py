@@ -5,15 +5,13 @@ trunkline reminders upcoming 01a1de62-2409-736d-8c5a-52d9153eecca
 trunkline reminders pause 01a1de62-2409-736d-8c5a-52d9153eecca
 """
 
-import json
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
 import typer
 
-from trunkline.cli.control import ROOT, Context, Limit, Remote, connect
+from trunkline.cli.control import Context, Limit, api_path, connect, given, payload_of
 
-app = typer.Typer(help="Make, find, skip, pause and cancel reminders.", no_args_is_help=True)
+app = typer.Typer(help="Create, find, skip, pause and cancel reminders.", no_args_is_help=True)
 app.callback()(connect)
 
 ReminderId = Annotated[str, typer.Argument(help="The id of a reminder.")]
@@ -36,32 +34,38 @@ def create(
     merchant: Merchant = "",
     message: Annotated[str, typer.Option(help="What the agent is to say.")] = "",
     assistant: Annotated[str, typer.Option(help="Which assistant is to say it.")] = "",
-    payload: Annotated[str, typer.Option(help="What else it should know, as JSON.")] = "",
-    carrier: Annotated[str, typer.Option(help="Whose numbers to ring from. Left out: vapi.")] = "",
-    pool: Annotated[str, typer.Option(help="The number pool to ring from.")] = "",
-    request_id: Annotated[str, typer.Option(help="Your own id of it, which makes it safe to repeat.")] = "",
-    max_attempts: Annotated[int | None, typer.Option(min=1, max=20, help="Of each occurrence.")] = None,
-    late_minutes: Annotated[int | None, typer.Option(min=0, max=1440, help="How late at most.")] = None,
+    payload: Annotated[str, typer.Option(help="What else the agent should know, as JSON.")] = "",
+    carrier: Annotated[
+        str, typer.Option(help="The carrier of the numbers to call from. Left out: vapi.")
+    ] = "",
+    pool: Annotated[str, typer.Option(help="The number pool to call from.")] = "",
+    request_id: Annotated[
+        str, typer.Option(help="Your own id of the request, which makes it safe to repeat.")
+    ] = "",
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=20, help="The maximum number of attempts of each occurrence.")
+    ] = None,
+    late_minutes: Annotated[
+        int | None, typer.Option(min=0, max=1440, help="The maximum lateness of a call after an outage.")
+    ] = None,
 ) -> None:
-    """Make a reminder."""
-    given = {
-        "phone": phone,
-        "starts_at": at,
-        "timezone": timezone,
-        "rrule": rrule,
-        "merchant_id": merchant,
-        "message": message,
-        "assistant_id": assistant,
-        "payload": _json(payload),
-        "carrier": carrier,
-        "pool": pool,
-        "request_id": request_id,
-        "max_attempts": max_attempts,
-        "late_minutes": late_minutes,
-    }
-    body = {name: value for name, value in given.items() if value not in (None, "")}
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.post(f"{ROOT}/reminders", body)), _ROW)
+    """Create a reminder."""
+    body = given(
+        phone=phone,
+        starts_at=at,
+        timezone=timezone,
+        rrule=rrule,
+        merchant_id=merchant,
+        message=message,
+        assistant_id=assistant,
+        payload=payload_of(payload),
+        carrier=carrier,
+        pool=pool,
+        request_id=request_id,
+        max_attempts=max_attempts,
+        late_minutes=late_minutes,
+    )
+    ctx.obj.post(_ROW, "reminders", body=body)
 
 
 @app.command()
@@ -70,27 +74,27 @@ def change(
     reminder_id: ReminderId,
     message: Annotated[str, typer.Option(help="What the agent is to say.")] = "",
     assistant: Annotated[str, typer.Option(help="Which assistant is to say it.")] = "",
-    payload: Annotated[str, typer.Option(help="What else it should know, as JSON.")] = "",
+    payload: Annotated[str, typer.Option(help="What else the agent should know, as JSON.")] = "",
     priority: Annotated[
         int | None, typer.Option(min=1, max=99, help="A smaller one is called first.")
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, max=20, help="Of each occurrence.")] = None,
-    late_minutes: Annotated[int | None, typer.Option(min=0, max=1440, help="How late at most.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=20, help="The maximum number of attempts of each occurrence.")
+    ] = None,
+    late_minutes: Annotated[
+        int | None, typer.Option(min=0, max=1440, help="The maximum lateness of a call after an outage.")
+    ] = None,
 ) -> None:
-    """Change a reminder. Not when it rings: cancel it and make another one for that."""
-    wanted = {
-        "message": message,
-        "assistant_id": assistant,
-        "payload": _json(payload),
-        "priority": priority,
-        "max_attempts": max_attempts,
-        "late_minutes": late_minutes,
-    }
-    body = {name: value for name, value in wanted.items() if value not in (None, "")}
-    remote: Remote = ctx.obj
-    remote.show(
-        remote.ask(lambda api: api.patch(f"{ROOT}/reminders/{quote(reminder_id, safe='')}", body)), _ROW
+    """Change a reminder, except for its schedule: for that, cancel it and create another one."""
+    body = given(
+        message=message,
+        assistant_id=assistant,
+        payload=payload_of(payload),
+        priority=priority,
+        max_attempts=max_attempts,
+        late_minutes=late_minutes,
     )
+    ctx.obj.patch(_ROW, "reminders", reminder_id, body=body)
 
 
 @app.command("list")
@@ -102,23 +106,16 @@ def list_reminders(
     limit: Limit = 50,
 ) -> None:
     """Reminders, newest first."""
-    filters: dict[str, str | int] = {
-        "merchant_id": merchant,
-        "status": status,
-        "phone": phone,
-        "limit": limit,
-    }
-    query = {name: value for name, value in filters.items() if value != ""}
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/reminders", query)), _ROW)
+    query = given(merchant_id=merchant, status=status, phone=phone, limit=limit)
+    ctx.obj.get(_ROW, "reminders", query=query)
 
 
 @app.command()
 def show(ctx: Context, reminder_id: ReminderId, limit: Limit = 50) -> None:
-    """A reminder, and what became of its occurrences."""
-    remote: Remote = ctx.obj
-    reminder = remote.ask(lambda api: api.get(_path(reminder_id)))
-    past = remote.ask(lambda api: api.get(_path(reminder_id, "occurrences"), {"limit": limit}))
+    """A reminder, and its past occurrences."""
+    remote, path = ctx.obj, api_path("reminders", reminder_id)
+    reminder = remote.ask(lambda api: api.get(path))
+    past = remote.ask(lambda api: api.get(f"{path}/occurrences", {"limit": limit}))
     if remote.as_json:
         remote.show(reminder | {"occurrences": past["items"]}, ())
         return
@@ -130,65 +127,43 @@ def show(ctx: Context, reminder_id: ReminderId, limit: Limit = 50) -> None:
 def upcoming(
     ctx: Context, reminder_id: ReminderId, limit: Annotated[int, typer.Option(min=1, max=100)] = 10
 ) -> None:
-    """When it rings next."""
-    remote: Remote = ctx.obj
-    answer = remote.ask(lambda api: api.get(_path(reminder_id, "upcoming"), {"limit": limit}))
-    remote.show(answer, ("wall_at", "at", "skipped"))
+    """The next occurrences."""
+    ctx.obj.get(("wall_at", "at", "skipped"), "reminders", reminder_id, "upcoming", query={"limit": limit})
 
 
 @app.command()
 def skip(
     ctx: Context,
     reminder_id: ReminderId,
-    at: Annotated[str, typer.Option(help="Which one, as wall time. Left out: the next one.")] = "",
+    at: Annotated[str, typer.Option(help="The occurrence, as wall time. Left out: the next one.")] = "",
 ) -> None:
     """Skip one occurrence."""
-    _act(ctx, reminder_id, "skip", {"wall_at": at} if at else {})
+    ctx.obj.post(_ROW, "reminders", reminder_id, "skip", body=given(wall_at=at))
 
 
 @app.command("next")
 def ring_next(ctx: Context, reminder_id: ReminderId) -> None:
-    """Ring the next occurrence now, in the place of its own time."""
-    _act(ctx, reminder_id, "next", {})
+    """Call the next occurrence now instead of at its time."""
+    ctx.obj.post(_ROW, "reminders", reminder_id, "next")
 
 
 @app.command()
 def pause(ctx: Context, reminder_id: ReminderId) -> None:
-    """Ring no more until it is resumed."""
-    _act(ctx, reminder_id, "pause", {})
+    """Pause a reminder: no calls until it is resumed."""
+    ctx.obj.post(_ROW, "reminders", reminder_id, "pause")
 
 
 @app.command()
 def resume(ctx: Context, reminder_id: ReminderId) -> None:
-    """Go on with its next occurrence."""
-    _act(ctx, reminder_id, "resume", {})
+    """Resume a reminder, from its next occurrence on."""
+    ctx.obj.post(_ROW, "reminders", reminder_id, "resume")
 
 
 @app.command()
 def cancel(
     ctx: Context,
     reminder_id: ReminderId,
-    hang_up: Annotated[bool, typer.Option("--hang-up", help="Cut short a call that is going on.")] = False,
+    hang_up: Annotated[bool, typer.Option("--hang-up", help="Hang up a live call.")] = False,
 ) -> None:
     """End a reminder for good."""
-    remote: Remote = ctx.obj
-    query: dict[str, str | int] = {"hang_up": "true" if hang_up else "false"}
-    remote.show(remote.ask(lambda api: api.delete(_path(reminder_id), query)), _ROW)
-
-
-def _act(ctx: Context, reminder_id: str, what: str, body: dict[str, Any]) -> None:
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.post(_path(reminder_id, what), body)), _ROW)
-
-
-def _path(reminder_id: str, *more: str) -> str:
-    return "/".join((ROOT, "reminders", quote(reminder_id, safe=""), *more))
-
-
-def _json(text: str) -> Any:
-    if not text:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not JSON.") from None
+    ctx.obj.delete(_ROW, "reminders", reminder_id, query={"hang_up": "true" if hang_up else "false"})

@@ -11,8 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from trunkline.cli.console import out
-from trunkline.cli.doctor import engine_addresses
-from trunkline.cli.doctor_carriers import known_secrets
+from trunkline.cli.doctor import engine_addresses, known_secrets
 from trunkline.dispatch.restore_check import Comparison, Refusal, RestoreCheck, Settled
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings
@@ -31,9 +30,9 @@ SHOWN_MAX = 50
 REFUSED: dict[Refusal, str] = {
     "kill_switch_off": "Nothing was settled: the kill switch is off, and calls may be placed right now. First: "
     'trunkline control stop kill-switch --reason "restored"',
-    "calls_live": "Nothing was settled: the carriers are being asked what became of calls that were live in the "
-    "backup. While a `control` process runs that takes up to eleven minutes. Run this again.",
-    "lists_unread": "Nothing was settled: not every list could be read. Mend that and run this again. With "
+    "calls_live": "Nothing was settled: the checker still queries the carriers about calls that were live in the "
+    "backup. While a `control` process runs this takes up to eleven minutes. Run this again.",
+    "lists_unread": "Nothing was settled: not every call list could be read. Fix that and run this again. With "
     "--accept-unread the leads that those accounts may have called end as UNKNOWN.",
 }
 
@@ -119,7 +118,10 @@ def _show(comparison: Comparison, done: Settled | Refusal | None) -> None:
         (comparison.unread, "leads may have been called by an account whose list cannot be read."),
         (len(matching.later), "leads are due later, to people who were called. They stay as they are."),
         (len(matching.orphans), "calls belong to leads that are not in this database. --json lists them."),
-        (comparison.live, "calls were live in the backup, and the carriers are being asked about them."),
+        (
+            comparison.live,
+            "calls were live in the backup, and the checker still queries the carriers about them.",
+        ),
     ):
         if count > 0:
             out.print(f"{count} {what}")
@@ -129,7 +131,7 @@ def _show(comparison: Comparison, done: Settled | Refusal | None) -> None:
 def _advice(done: Settled | Refusal | None) -> str:
     match done:
         case None:
-            return "Nothing was changed. `trunkline restore-check --settle` writes it down."
+            return "Nothing was changed. `trunkline restore-check --settle` settles these calls."
         case Settled(restored=restored, unknown=unknown):
             return (
                 f"Settled: {restored} leads have their calls back, {unknown} ended as UNKNOWN. Now lift the switch: "

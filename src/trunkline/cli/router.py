@@ -7,41 +7,33 @@ trunkline router tier 9shines dedicated --pool 9shines
 """
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from trunkline.cli.console import out
-from trunkline.cli.control import ROOT, Context, Remote, connect
+from trunkline.cli.control import Context, Values, api_path, connect
 
 app = typer.Typer(help="Pods, the calls that have them, and merchants' tiers.", no_args_is_help=True)
 app.callback()(connect)
 
 _POD = (
-    "pod_name",
-    "tier",
-    "status",
-    "is_draining",
-    "calls",
-    "hanging",
-    "handing_over",
-    "ip",
-    "port",
-    "version",
-)
-_CALL = ("call_sid", "pod_name", "source_pool", "merchant_id", "allocated_at")
+    "pod_name", "tier", "status", "is_draining", "calls", "hanging", "handing_over", "ip", "port", "version",
+)  # fmt: skip
+CALL = ("call_sid", "pod_name", "source_pool", "merchant_id", "allocated_at")
 _TIER = ("merchant_id", "tier", "pool")
+_RESET = ("pod_name", "status", "ended_calls", "still_named", "hanging", "message")
+_DRAINED = ("pod_name", "is_draining", "has_active_call", "message")
 _POOL = ("tier", "available", "assigned", "free")
 
 Pod = Annotated[str, typer.Argument(help="The pod's name.")]
-Most = Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")]
+Most = Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of entries.")]
 
 
 @app.command()
 def status(ctx: Context) -> None:
     """The pools in numbers."""
-    remote: Remote = ctx.obj
-    answer = remote.ask(lambda api: api.get(f"{ROOT}/status"))
+    remote = ctx.obj
+    answer = remote.ask(lambda api: api.get(api_path("status")))
     remote.show(answer if remote.as_json else {"items": _pools(answer)}, _POOL)
     if not remote.as_json:
         out.print(f"{answer['active_calls']} calls have a pod, {answer['waiting']} wait for one.")
@@ -50,44 +42,38 @@ def status(ctx: Context) -> None:
 @app.command()
 def pods(ctx: Context, limit: Most = 200) -> None:
     """The pods, by name."""
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/pods", {"limit": limit})), _POD)
+    ctx.obj.get(_POD, "pods", query={"limit": limit})
 
 
 @app.command()
 def calls(ctx: Context, limit: Most = 200) -> None:
     """The calls that have a pod, oldest first."""
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/allocations", {"limit": limit})), _CALL)
+    ctx.obj.get(CALL, "allocations", query={"limit": limit})
 
 
 @app.command()
 def drain(ctx: Context, pod: Pod) -> None:
-    """Keep new calls away from a pod. Its live calls go on; it ends by itself after DRAINING_TTL."""
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.post(f"{ROOT}/drain", {"pod_name": pod})), _DRAINED)
+    """Drain a pod: it gets no new calls until DRAINING_TTL has passed. Its live calls go on."""
+    ctx.obj.post(_DRAINED, "drain", body={"pod_name": pod})
 
 
 @app.command()
 def undrain(ctx: Context, pod: Pod) -> None:
-    """Let a pod take calls again."""
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.delete(f"{ROOT}/drain/{quote(pod, safe='')}")), _DRAINED)
+    """End the drain of a pod."""
+    ctx.obj.delete(_DRAINED, "drain", pod)
 
 
 @app.command()
 def reset(ctx: Context, pod: Pod) -> None:
-    """Free a pod whose agent hangs: its calls' allocations end. Says which calls it still names, and which hang."""
-    remote: Remote = ctx.obj
-    path = f"{ROOT}/pods/{quote(pod, safe='')}/reset"
-    remote.show(remote.ask(lambda api: api.post(path, {})), _RESET)
+    """Free a pod whose agent hangs: ends the allocations of its calls. Prints the calls that it still names, and
+    those that hang."""
+    ctx.obj.post(_RESET, "pods", pod, "reset")
 
 
 @app.command()
 def tiers(ctx: Context) -> None:
     """Merchants that have a tier of their own."""
-    remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/router/merchants")), _TIER)
+    ctx.obj.get(_TIER, "router", "merchants")
 
 
 @app.command()
@@ -95,37 +81,31 @@ def tier(
     ctx: Context,
     merchant: Annotated[str, typer.Argument(help="The merchant.")],
     name: Annotated[str, typer.Argument(help="gold, standard, dedicated, or what TIER_CONFIG names.")] = "",
-    pool: Annotated[str, typer.Option(help="With `dedicated`: whose pool. Left out: its own.")] = "",
+    pool: Annotated[str, typer.Option(help="With `dedicated`: the pool. Left out: the merchant's own.")] = "",
     remove: Annotated[bool, typer.Option("--remove", help="Back to standard.")] = False,
 ) -> None:
-    """Give a merchant a tier. It takes effect with the next call."""
-    remote: Remote = ctx.obj
-    path = f"{ROOT}/router/merchants/{quote(merchant, safe='')}"
+    """Set the tier of a merchant. It takes effect with the next call."""
     if remove:
-        remote.ask(lambda api: api.delete(path))
+        ctx.obj.ask(lambda api: api.delete(api_path("router", "merchants", merchant)))
         out.print(f"{merchant} has the standard tier.")
         return
     if not name:
         raise typer.BadParameter("name a tier, or --remove")
-    remote.show(remote.ask(lambda api: api.put(path, {"tier": name, "pool": pool})), _TIER)
+    ctx.obj.put(_TIER, "router", "merchants", merchant, body={"tier": name, "pool": pool})
 
 
 @app.command()
 def urls(
     ctx: Context,
-    merchant: Annotated[str, typer.Option(help="Whose calls they are.")] = "",
+    merchant: Annotated[str, typer.Option(help="The merchant of the calls.")] = "",
     account: Annotated[str, typer.Option(help="The carrier's account.")] = "default",
 ) -> None:
-    """The URLs to enter at carriers that ask the router themselves. Whoever has Exotel's can use it: keep it."""
-    remote: Remote = ctx.obj
-    query: dict[str, str | int] = {"merchant_id": merchant, "account": account}
-    answer = remote.ask(lambda api: api.get(f"{ROOT}/router/urls", query))
+    """The URLs to enter at carriers that request documents from the router itself. Exotel's URL is secret."""
+    remote = ctx.obj
+    query: Values = {"merchant_id": merchant, "account": account}
+    answer = remote.ask(lambda api: api.get(api_path("router", "urls"), query))
     rows = [{"carrier": name, "url": url} for name, url in answer["urls"].items()]
     remote.show(answer if remote.as_json else {"items": rows}, ("carrier", "url"))
-
-
-_RESET = ("pod_name", "status", "ended_calls", "still_named", "hanging", "message")
-_DRAINED = ("pod_name", "is_draining", "has_active_call", "message")
 
 
 def _pools(answer: dict[str, Any]) -> list[dict[str, Any]]:

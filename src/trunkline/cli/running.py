@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import uvloop
 
@@ -123,10 +122,7 @@ def _admin_key(settings: Settings) -> str:
 def _secret_key(settings: Settings) -> str:
     if settings.secret_keys:
         return ",".join(key.get_secret_value() for key in settings.secret_keys)
-    return _read_or_make_secret(settings.data_dir / "secret.key")
-
-
-def _read_or_make_secret(path: Path) -> str:
+    path = settings.data_dir / "secret.key"
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

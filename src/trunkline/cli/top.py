@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trunkline.cli.console import out
-from trunkline.cli.control import ROOT, Context, ControlCommandError, Remote, connect
+from trunkline.cli.control import LOCAL_URL, Context, ControlCommandError, Remote, Url, api_path, connect
 from trunkline.client.errors import Unreachable
 from trunkline.client.transport import Transport
 
@@ -29,35 +29,32 @@ QUEUES_SHOWN = 10
 @app.callback()
 def top(
     ctx: Context,
-    url: Annotated[
-        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
-    ] = "http://127.0.0.1:8080",
+    url: Url = LOCAL_URL,
     key: Annotated[
         str,
         typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key. Unset: that of .trunkline/admin.key."),
     ] = "",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON for programs, a line at a time.")
+        bool, typer.Option("--json", help="Print JSON for programs, one object per line.")
     ] = False,
     every_s: Annotated[
         float, typer.Option("--every", min=0.2, max=3600, help="Seconds between refreshes.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print once, and exit.")] = False,
 ) -> None:
-    """Calls, pace, lateness, channels, queues, alarms and processes, looked at again and again until Ctrl-C."""
+    """Calls, pace, lateness, channels, queues, alarms and processes, refreshed until Ctrl-C."""
     connect(ctx, url, key, as_json)
-    remote: Remote = ctx.obj
     if once:
-        seen = remote.ask(fetch)
+        seen = ctx.obj.ask(fetch)
         print(json.dumps(seen)) if as_json else out.print(view(seen))
         return
-    asyncio.run(_watch(remote, every_s))
+    asyncio.run(_watch(ctx.obj, every_s))
 
 
 async def fetch(api: Transport) -> dict[str, Any]:
-    overview = await api.get(f"{ROOT}/overview")
-    alarms = await api.get(f"{ROOT}/alarms", {"limit": 10})
-    stops = await api.get(f"{ROOT}/controls", {"limit": 10})
+    overview = await api.get(api_path("overview"))
+    alarms = await api.get(api_path("alarms"), {"limit": 10})
+    stops = await api.get(api_path("controls"), {"limit": 10})
     return {"overview": overview, "alarms": alarms["items"], "stops": stops["items"]}
 
 
@@ -78,7 +75,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 async def _watch(remote: Remote, every_s: float) -> None:
-    """Retries while the platform cannot be reached: an outage is when operators fetch at it."""
+    """Retries while the platform cannot be reached: operators watch this most during an outage."""
     transport = Transport(remote.url, remote.key, every_s + 5)
     try:
         with Live(console=out, screen=not remote.as_json and out.is_terminal, auto_refresh=False) as display:
@@ -150,7 +147,7 @@ def _wait(queue: Mapping[str, Any]) -> str:
 
 
 def _processes(processes: Sequence[Mapping[str, Any]]) -> RenderableType:
-    table = Table("process", "roles", "heard")
+    table = Table("process", "roles", "last report")
     for process in processes:
         name = process["id"] + (" (leader)" if process["is_leader"] else "")
         style = "" if process["is_alive"] else "red"

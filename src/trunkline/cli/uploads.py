@@ -15,7 +15,7 @@ from trunkline.cli.console import out
 from trunkline.cli.control import Remote
 from trunkline.client.errors import ApiError
 from trunkline.client.transport import Transport
-from trunkline.leads.upload_problems import by_reason
+from trunkline.leads.upload_report import by_reason
 
 # The bar goes to standard error, because programs read standard output.
 bar_out = Console(stderr=True)
@@ -42,7 +42,23 @@ def format_of(file: Path, given: Format | None) -> Format:
     return kind
 
 
-async def send(
+def upload_file(
+    remote: Remote, file: Path, form: Format | None, path: str, params: dict[str, str | int], timeout_s: float
+) -> None:
+    """Send a file, and show the report of its rows. Ends with status 1 if a row was refused."""
+    kind = format_of(file, form)
+    with file.open("rb") as source:
+        report = remote.ask(lambda api: _send(api, source, path, kind, params, timeout_s))
+    if remote.as_json:
+        remote.show(report, ())
+    else:
+        show_problems(report["results"])
+        remote.show(report, _SUMS)
+    if report["results"]:
+        raise typer.Exit(1)
+
+
+async def _send(
     api: Transport, source: BinaryIO, path: str, kind: Format, params: dict[str, str | int], timeout_s: float
 ) -> Any:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -62,17 +78,6 @@ async def _read(source: BinaryIO, progress: Progress) -> AsyncIterator[bytes]:
     while piece := source.read(PIECE_BYTES):
         yield piece
         progress.advance(bar, len(piece))
-
-
-def show_report(remote: Remote, report: dict[str, Any]) -> None:
-    """Ends with status 1 if a row was refused."""
-    if remote.as_json:
-        remote.show(report, ())
-    else:
-        show_problems(report["results"])
-        remote.show(report, _SUMS)
-    if report["results"]:
-        raise typer.Exit(1)
 
 
 def show_problems(results: list[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ UnisolatedAnswer = Literal["fallback", "busy", "none"]
 # What to check, by reason. A refusal is `refused_<status>`.
 HINTS: Mapping[str, str] = {
     "isolation_disabled": "ENABLE_VOICE_AGENT_POD_ISOLATION is not true",
-    "circuit_open": "the router failed too often and is left alone for SMART_ROUTER_CB_RECOVERY_TIMEOUT",
+    "circuit_open": "the router failed too often: the circuit breaker is open for SMART_ROUTER_CB_RECOVERY_TIMEOUT",
     "percentage_zero": "SMART_ROUTER_PERCENTAGE is 0, so SMART_ROUTER_MERCHANTS does not count either",
     "outside_percentage": "the merchant is outside SMART_ROUTER_PERCENTAGE",
     "not_listed": "the merchant is not in SMART_ROUTER_MERCHANTS",

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -11,9 +11,8 @@ from starlette.routing import Route
 
 from trunkline.api.deps import Api
 from trunkline.console.api_client import ApiRefused
-from trunkline.console.health import EngineHealth
-from trunkline.console.layout import read_layout
-from trunkline.console.page_request import ROOT, Action, Download, Page, PageRequest, Shown, Upload, back
+from trunkline.console.layout import EngineHealth, read_layout
+from trunkline.console.page_request import ROOT, Action, Page, PageRequest, Shown, Upload, back
 from trunkline.console.refill import Typed
 from trunkline.console.rendering import Renderer, say, set_refill
 from trunkline.console.session_auth import SessionAuth, comes_from_here, read_form, to_sign_in
@@ -29,7 +28,7 @@ log = get_logger(__name__)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _CANNOT_TELL = ApiRefused(
-    503, "store_unavailable", "Postgres cannot be reached, so nobody can be signed in. Try again in a moment."
+    503, "store_unavailable", "Postgres cannot be reached, so sign-in is not possible. Try again in a moment."
 )
 
 
@@ -48,11 +47,17 @@ class Console:
             Route("/", _to_console),
             self._route("/static/{name}", static.serve),
             *(self._route(path, endpoint, method) for method, path, endpoint in sign_in.routes()),
-            *(self._route(path, self._download(download)) for path, download in DOWNLOADS.items()),
-            *(self._route(path, self._page(page)) for path, page in PAGES.items()),
-            *(self._route(path, self._action(action), "POST") for path, action in ACTIONS.items()),
-            *(self._route(path, self._upload(upload), "POST") for path, upload in UPLOADS.items()),
-            self._route("/{rest:path}", self._page(_nowhere)),
+            *(self._route(path, self._signed_in(give)) for path, give in DOWNLOADS.items()),
+            *(self._route(path, self._signed_in(partial(self._show, page))) for path, page in PAGES.items()),
+            *(
+                self._route(path, self._signed_in(partial(self._act, act)), "POST")
+                for path, act in ACTIONS.items()
+            ),
+            *(
+                self._route(path, self._signed_in(partial(self._take, up)), "POST")
+                for path, up in UPLOADS.items()
+            ),
+            self._route("/{rest:path}", self._signed_in(partial(self._show, _nowhere))),
         ]
         app.router.routes.extend(self._routes)
         self.link_for = sign_in.link_for
@@ -72,17 +77,18 @@ class Console:
         route = Route(ROOT + path, serve, methods=[method])
         return route
 
-    def _page(self, page: Page) -> Endpoint:
-        async def show(request: Request) -> Response:
+    def _signed_in(self, serve: Callable[[PageRequest], Awaitable[Response]]) -> Endpoint:
+        async def admit(request: Request) -> Response:
             visit = await self._auth.admit(request)
-            if visit is None:
-                return to_sign_in(request)
-            if "text/event-stream" in request.headers.get("accept", ""):
-                return self._streams.answer(lambda: self._live(visit, page))
-            frame = await read_layout(visit, self._health, self._auth.now)
-            return self._renderer.page(visit, await self._shown(visit, page), frame)
+            return to_sign_in(request) if visit is None else await serve(visit)
 
-        return show
+        return admit
+
+    async def _show(self, page: Page, visit: PageRequest) -> Response:
+        if "text/event-stream" in visit.request.headers.get("accept", ""):
+            return self._streams.answer(lambda: self._live(visit, page))
+        frame = await read_layout(visit, self._health, self._auth.now)
+        return self._renderer.page(visit, await self._shown(visit, page), frame)
 
     async def _live(self, visit: PageRequest, page: Page) -> str | None:
         if await self._auth.who(visit.session) is None:
@@ -97,39 +103,18 @@ class Console:
         except ApiRefused as refused:
             return Shown("refused.html", {"problem": refused}, refused.status)
 
-    def _action(self, action: Action) -> Endpoint:
-        async def do(request: Request) -> Response:
-            visit = await self._auth.admit(request)
-            if visit is None:
-                return to_sign_in(request)
-            form = await read_form(request)
-            if not comes_from_here(request) or not self._is_genuine(visit, form):
-                return self._renderer.outside(request, "outage.html", {"problem": _FORGED}, 403)
-            return await self._done(replace(visit, form=form), action)
+    async def _act(self, action: Action, visit: PageRequest) -> Response:
+        form = await read_form(visit.request)
+        if self._is_forged(visit, form.get("token", "")):
+            return self._renderer.outside(visit.request, "outage.html", {"problem": _FORGED}, 403)
+        return await self._done(replace(visit, form=form), action)
 
-        return do
-
-    def _upload(self, upload: Upload) -> Endpoint:
+    async def _take(self, upload: Upload, visit: PageRequest) -> Response:
         """The token comes in a header: the body is the file, and is not read before the token is checked."""
-
-        async def take(request: Request) -> Response:
-            visit = await self._auth.admit(request)
-            if visit is None:
-                return to_sign_in(request)
-            token = {"token": request.headers.get("x-form-token", "")}
-            if not comes_from_here(request) or not self._is_genuine(visit, token):
-                return self._renderer.outside(request, "outage.html", {"problem": _FORGED}, 403)
-            shown = await upload(visit)
-            return self._renderer.outside(request, shown.template, shown.values, shown.status)
-
-        return take
-
-    def _download(self, download: Download) -> Endpoint:
-        async def give(request: Request) -> Response:
-            visit = await self._auth.admit(request)
-            return to_sign_in(request) if visit is None else await download(visit)
-
-        return give
+        if self._is_forged(visit, visit.request.headers.get("x-form-token", "")):
+            return self._renderer.outside(visit.request, "outage.html", {"problem": _FORGED}, 403)
+        shown = await upload(visit)
+        return self._renderer.outside(visit.request, shown.template, shown.values, shown.status)
 
     async def _done(self, visit: PageRequest, action: Action) -> Response:
         typed = Typed(visit.request.url.path, visit.form)
@@ -146,8 +131,9 @@ class Console:
             set_refill(response, typed)
         return response
 
-    def _is_genuine(self, visit: PageRequest, form: dict[str, Any]) -> bool:
-        return self._auth.seals.is_form_token(visit.session, form.get("token", ""))
+    def _is_forged(self, visit: PageRequest, token: str) -> bool:
+        is_token = self._auth.seals.is_form_token(visit.session, token)
+        return not (comes_from_here(visit.request) and is_token)
 
 
 async def _to_console(request: Request) -> Response:

@@ -53,23 +53,23 @@ async def make(visit: PageRequest) -> ActionDone:
 
 async def start(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/start", {})
-    return ActionDone("It runs: its leads are called within its windows.", _here(visit))
+    return ActionDone("The campaign runs: its leads are called within its windows.", _here(visit))
 
 
 async def pause(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/pause", _reason(visit))
-    return ActionDone("It is paused: within a second no new call is started.", _here(visit))
+    return ActionDone("The campaign is paused: within a second no new call is started.", _here(visit))
 
 
 async def resume(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/resume", {})
-    return ActionDone("It runs again.", _here(visit))
+    return ActionDone("The campaign runs again.", _here(visit))
 
 
 async def stop(visit: PageRequest) -> ActionDone:
     body = _reason(visit) | {"hang_up": "hang_up" in visit.form}
     await visit.api.post(f"{_path(visit)}/stop", body)
-    return ActionDone("It is stopped for good. Waiting leads are not called.", _here(visit))
+    return ActionDone("The campaign is stopped for good. Waiting leads are not called.", _here(visit))
 
 
 def _share(percent: str) -> float | str:
@@ -89,4 +89,4 @@ def _path(visit: PageRequest) -> str:
 
 
 def _here(visit: PageRequest) -> str:
-    return at(f"/campaigns/{segment(visit.part('campaign_id'))}")
+    return at(_path(visit))

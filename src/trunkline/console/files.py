@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from trunkline.console.api_client import ApiRefused, segment
 from trunkline.console.page_request import PageRequest, Shown
-from trunkline.leads.upload_problems import by_reason
+from trunkline.leads.upload_report import by_reason
 
 TYPES = {
     "csv": "text/csv",

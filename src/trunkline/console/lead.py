@@ -94,7 +94,7 @@ def learnt(lead: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 async def call_now(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/dispatch-now")
-    return ActionDone("It is due now. Windows, limits and stops hold as for every call.", _here(visit))
+    return ActionDone("The lead is due now. Windows, limits and stops apply as for every call.", _here(visit))
 
 
 async def change(visit: PageRequest) -> ActionDone:
@@ -113,7 +113,8 @@ async def abort(visit: PageRequest) -> ActionDone:
     lead = await visit.api.delete(_path(visit), query)
     is_over = lead["status"] == "FINISHED"
     return ActionDone(
-        "The lead is aborted." if is_over else "It is being called, and ends with this call.", _here(visit)
+        "The lead is aborted." if is_over else "The lead is being called, and ends with this call.",
+        _here(visit),
     )
 
 
@@ -125,9 +126,9 @@ async def reopen(visit: PageRequest) -> ActionDone:
     if when := utc(visit.form.get("scheduled_at")):
         body["scheduled_at"] = when
     lead = await visit.api.post(f"{_path(visit)}/reopen", body)
-    again = "It waits to be called again. Windows, limits, lists and stops hold as for every call."
+    again = "The lead waits to be called again. Windows, limits, lists and stops apply as for every call."
     return ActionDone(
-        again if lead["status"] != "FINISHED" else "This order was carried out before.", _here(visit)
+        again if lead["status"] != "FINISHED" else "This request was carried out before.", _here(visit)
     )
 
 

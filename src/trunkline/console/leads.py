@@ -61,7 +61,7 @@ async def reopen(visit: PageRequest) -> ActionDone:
     for why, count in answer["refused"].items():
         sentence += f" {count} may not: {label(why)}."
     if not answer["complete"]:
-        sentence += " There are more: order it once more."
+        sentence += "There are more: submit it once more."
     return ActionDone(sentence, at("/leads"), keeps_form=not answer["complete"])
 
 

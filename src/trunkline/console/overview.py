@@ -1,7 +1,5 @@
 """The overview: the present state of the platform."""
 
-from typing import Any
-
 from trunkline.console import charts, labels
 from trunkline.console.charts import ChartSeries
 from trunkline.console.page_request import PageRequest, Shown
@@ -25,7 +23,8 @@ async def show(visit: PageRequest) -> Shown:
             "numbers": numbers["items"],
             "calls_now": sum(overview["calls"].values()),
             "dials_per_s": sum(each or 0 for each in dials[-RATE_SLICES:]) / RATE_SLICES,
-            "lateness": _last_lateness(slices),
+            # Of the last slice in which something was dialled.
+            "lateness": next((each for each in reversed(slices) if each and each["p50_s"] is not None), None),
             "pace_chart": charts.time_chart(
                 "Dials per second", starts, [ChartSeries("dials", "one", dials)], unit="/s"
             ),
@@ -42,8 +41,3 @@ async def show(visit: PageRequest) -> Shown:
             "queues": overview["queues"][:QUEUES_SHOWN],
         },
     )
-
-
-def _last_lateness(slices: list[Any]) -> Any:
-    """Of the last slice in which something was dialled."""
-    return next((each for each in reversed(slices) if each and each["p50_s"] is not None), None)

@@ -71,7 +71,12 @@ def at(path: str, **query: object) -> str:
     return f"{ROOT}{path}" + (f"?{urlencode(given)}" if given else "")
 
 
+def is_ours(address: str) -> bool:
+    """Whether it is a URL of a page. `//elsewhere` and `\\elsewhere` are those of other sites."""
+    return address.startswith(f"{ROOT}/") and "\\" not in address and "//" not in address
+
+
 def back(visit: PageRequest, otherwise: str) -> str:
     """The page of the form, if it is one of the console: URLs of other sites are ignored."""
     to = visit.form.get("back", "")
-    return to if to.startswith(f"{ROOT}/") and "\\" not in to and "//" not in to else at(otherwise)
+    return to if is_ours(to) else at(otherwise)

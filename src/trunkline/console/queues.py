@@ -82,12 +82,12 @@ async def replay_dead(visit: PageRequest) -> ActionDone:
 
 async def retry_job(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_job_path(visit)}/retry")
-    return ActionDone("The job runs as soon as a worker has room.", back(visit, "/jobs"))
+    return ActionDone("The job runs as soon as a worker has a free slot.", back(visit, "/jobs"))
 
 
 async def cancel_job(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_job_path(visit)}/cancel", {"reason": visit.form.get("reason", "")})
-    return ActionDone("The job is cancelled, or was asked to stop.", back(visit, "/jobs"))
+    return ActionDone("The job is cancelled, or its cancellation was requested.", back(visit, "/jobs"))
 
 
 async def show_kind(visit: PageRequest) -> Shown:
@@ -132,7 +132,7 @@ async def replay_mailbox(visit: PageRequest) -> ActionDone:
     if seq := visit.form.get("seq"):
         body["seq"] = _number(seq)
     await visit.api.post(f"{_path(visit)}/replay", body)
-    return ActionDone("It is queued again.", back(visit, "/mailboxes"))
+    return ActionDone("The mailbox is queued again.", back(visit, "/mailboxes"))
 
 
 async def set_aside(visit: PageRequest) -> ActionDone:

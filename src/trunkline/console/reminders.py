@@ -42,29 +42,31 @@ async def show_one(visit: PageRequest) -> Shown:
 
 async def pause(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/pause")
-    return ActionDone("It is paused. Waiting occurrences are skipped.", _here(visit))
+    return ActionDone("The reminder is paused. Waiting occurrences are skipped.", _here(visit))
 
 
 async def resume(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/resume")
-    return ActionDone("It rings again, from its next time on.", _here(visit))
+    return ActionDone("The reminder is resumed, from its next occurrence on.", _here(visit))
 
 
 async def skip(visit: PageRequest) -> ActionDone:
     """The next time, or the one that the form names."""
     wall_at = visit.form.get("wall_at")
     await visit.api.post(f"{_path(visit)}/skip", {"wall_at": wall_at} if wall_at else {})
-    return ActionDone("This time is skipped.", _here(visit))
+    return ActionDone("The occurrence is skipped.", _here(visit))
 
 
 async def ring_now(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/next")
-    return ActionDone("The next time is now. Windows, limits and stops hold as for every call.", _here(visit))
+    return ActionDone(
+        "The next occurrence is due now. Windows, limits and stops apply as for every call.", _here(visit)
+    )
 
 
 async def cancel(visit: PageRequest) -> ActionDone:
     await visit.api.delete(_path(visit), {"hang_up": "hang_up" in visit.form})
-    return ActionDone("It rings no more.", _here(visit))
+    return ActionDone("The reminder is cancelled.", _here(visit))
 
 
 def _path(visit: PageRequest) -> str:
@@ -72,4 +74,4 @@ def _path(visit: PageRequest) -> str:
 
 
 def _here(visit: PageRequest) -> str:
-    return at(f"/reminders/{segment(visit.part('reminder_id'))}")
+    return at(_path(visit))

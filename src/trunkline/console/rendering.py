@@ -1,7 +1,7 @@
 """Renders a template with its values to a response that loads nothing from other hosts."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
@@ -103,7 +103,7 @@ class Renderer:
             frame=frame,
             path=visit.request.url.path,
             theme=theme_of(visit.request),
-            ago=_distance(frame.now),
+            ago=partial(labels.distance, now=frame.now),
             **more,
             **shown.values,
         )
@@ -135,10 +135,3 @@ def theme_of(request: Request) -> str:
 def _said(request: Request) -> tuple[str, str]:
     kind, _, sentence = unquote(request.cookies.get(SAID, "")).partition("|")
     return ("error" if kind == "error" else "done"), sentence
-
-
-def _distance(now: datetime) -> Any:
-    def distance(value: str | datetime | None) -> str:
-        return labels.distance(value, now)
-
-    return distance

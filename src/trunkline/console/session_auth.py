@@ -11,7 +11,7 @@ from trunkline.api import key_format
 from trunkline.api.deps import Api
 from trunkline.api.principal import Principal
 from trunkline.console.api_client import ApiClient
-from trunkline.console.health import EngineHealth
+from trunkline.console.layout import EngineHealth
 from trunkline.console.page_request import ROOT, PageRequest
 from trunkline.console.sessions import SESSION_S, Pass, Seals
 from trunkline.errors import StoreUnavailable

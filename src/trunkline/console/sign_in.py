@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from trunkline.api import key_format
-from trunkline.console.page_request import ROOT
+from trunkline.console.page_request import ROOT, is_ours
 from trunkline.console.rendering import THEME, THEMES, Renderer
 from trunkline.console.session_auth import Entered, SessionAuth, comes_from_here, read_form, to_sign_in
 from trunkline.console.sessions import LINK_S
@@ -93,7 +93,7 @@ class SignIn:
     async def choose_theme(self, request: Request) -> Response:
         form = await read_form(request)
         to = form.get("back", "")
-        response = RedirectResponse(to if _is_ours(to) else ROOT, 303)
+        response = RedirectResponse(to if is_ours(to) else ROOT, 303)
         if form.get("theme") in THEMES:
             response.set_cookie(THEME, form["theme"], max_age=THEME_S, path=ROOT, samesite="strict")
         return response
@@ -104,12 +104,7 @@ class SignIn:
         )
 
     def _welcome(self, entered: Entered, wanted: str) -> Response:
-        response = RedirectResponse(wanted if _is_ours(wanted) else ROOT, 303)
+        response = RedirectResponse(wanted if is_ours(wanted) else ROOT, 303)
         self._auth.hand_out(response, entered.session)
         log.info("console.signed_in", key_id=str(entered.who.key_id))
         return response
-
-
-def _is_ours(address: str) -> bool:
-    """Whether it is a URL of the console. `//elsewhere` and `\\elsewhere` are those of other sites."""
-    return (address == ROOT or address.startswith(f"{ROOT}/")) and "\\" not in address and "//" not in address

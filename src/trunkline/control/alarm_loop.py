@@ -1,15 +1,17 @@
-"""The leader evaluates every measured alarm and stores its samples. `control/notifier.py` sends the notifications."""
+"""The leader evaluates every measured alarm and stores its samples. `control/notifier.py` sends the notifications.
+
+`evaluate` is the pure rule: from an alarm's samples to whether it is raised or cleared.
+"""
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from trunkline.bus.connection import Bus
 from trunkline.bus.server_time import server_time_s
 from trunkline.control import inputs
-from trunkline.control.alarms import DEFINITIONS, Measured
-from trunkline.control.evaluation import Cleared, History, Raised, Sample, evaluate
+from trunkline.control.alarms import DEFINITIONS, AlarmDefinition, Measured, Reported
 from trunkline.control.inputs import Waits
 from trunkline.control.raising import clear_alarm, raise_alarm
 from trunkline.control.waits import Includes, everybody
@@ -25,6 +27,33 @@ from trunkline.telemetry import metrics
 # The longest history that an alarm needs is 15 minutes.
 KEEP_S = 1200.0
 WALK_SHARE = 0.05
+# Samples further apart than this are not one history: no leader measured in between.
+GAP_MAX_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    age_s: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The history of one alarm and subject: samples, oldest first, and for a reported alarm when it was last raised."""
+
+    samples: Sequence[Sample] = ()
+    is_open: bool = False
+    seen_s_ago: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    pass
 
 
 class AlarmLoop(LeaderLoop):
@@ -74,8 +103,14 @@ class AlarmLoop(LeaderLoop):
             readings = await inputs.read(conn, await self._read_waits(conn), valkey_answers=valkey_answers)
             now = inputs.values(readings)
             details = inputs.details(readings)
-            opened = _known(await alarms.list_open(conn))
-            now = _zeros(opened) | now
+            # Another version of the code may have raised alarms that this one does not define, and must not evaluate.
+            opened = {
+                (alarm.name, alarm.subject): alarm
+                for alarm in await alarms.list_open(conn)
+                if alarm.name in DEFINITIONS
+            }
+            # An open alarm whose subject is gone (a role, a type of job) has the value 0.
+            now = {key: 0.0 for key in opened if isinstance(DEFINITIONS[key[0]].rule, Measured)} | now
             now_s = await schedule.clock_s(conn)
         async with self._database.transaction() as tx:
             if not await self.leadership.guard(tx):
@@ -84,10 +119,18 @@ class AlarmLoop(LeaderLoop):
             await alarms.forget_samples(tx, KEEP_S)
             await presence.forget_old(tx)
             await alarms.give_up_notifications(tx)
-            verdicts = _verdicts(_histories(before, now, opened, now_s))
-            for (name, subject), verdict in verdicts.items():
-                await _act(tx, name, subject, verdict, details.get((name, subject), {}))
-        return len(verdicts)
+            acted = 0
+            for (name, subject), history in _histories(before, now, opened, now_s).items():
+                match evaluate(DEFINITIONS[name], history):
+                    case Raised(value=value):
+                        detail = {"value": round(value, 4), **details.get((name, subject), {})}
+                        await raise_alarm(tx, name, subject, detail)
+                    case Cleared():
+                        await clear_alarm(tx, name, subject)
+                    case None:
+                        continue
+                acted += 1
+        return acted
 
     async def _read_waits(self, conn: Connection) -> Waits:
         """Reads every flow with overdue leads; with very many of them less often."""
@@ -104,16 +147,6 @@ class AlarmLoop(LeaderLoop):
         except BusUnavailable:
             return False
         return True
-
-
-def _known(opened: Iterable[Alarm]) -> dict[Key, Alarm]:
-    """Another version of the code may have raised alarms that this one does not define, and must not evaluate."""
-    return {(alarm.name, alarm.subject): alarm for alarm in opened if alarm.name in DEFINITIONS}
-
-
-def _zeros(opened: Mapping[Key, Alarm]) -> dict[Key, float]:
-    """An open alarm whose subject is gone (a role, a type of job) has the value 0."""
-    return {key: 0.0 for key in opened if isinstance(DEFINITIONS[key[0]].rule, Measured)}
 
 
 def _histories(
@@ -135,16 +168,36 @@ def _histories(
     }
 
 
-def _verdicts(histories: Mapping[Key, History]) -> dict[Key, Raised | Cleared]:
-    verdicts = {key: evaluate(DEFINITIONS[key[0]], history) for key, history in histories.items()}
-    return {key: verdict for key, verdict in verdicts.items() if verdict is not None}
+def evaluate(definition: AlarmDefinition, history: History) -> Raised | Cleared | None:
+    match definition.rule:
+        case Reported(quiet_s=quiet_s):
+            is_quiet = quiet_s is not None and history.seen_s_ago > quiet_s
+            return Cleared() if history.is_open and is_quiet else None
+        case Measured() as rule:
+            return _clear(rule, history) if history.is_open else _raise(rule, history)
 
 
-async def _act(
-    tx: Connection, name: str, subject: str, verdict: Raised | Cleared, detail: Mapping[str, Any]
-) -> None:
-    match verdict:
-        case Raised(value=value):
-            await raise_alarm(tx, name, subject, {"value": round(value, 4), **detail})
-        case Cleared():
-            await clear_alarm(tx, name, subject)
+def _raise(rule: Measured, history: History) -> Raised | None:
+    run = _latest_run(history.samples, lambda value: value > rule.above)
+    return Raised(run[0].value) if run and _lasted_s(run) >= rule.for_s else None
+
+
+def _clear(rule: Measured, history: History) -> Cleared | None:
+    run = _latest_run(history.samples, lambda value: value <= rule.clear_at)
+    return Cleared() if run and _lasted_s(run) >= rule.clear_for_s else None
+
+
+def _latest_run(samples: Sequence[Sample], holds: Callable[[float], bool]) -> list[Sample]:
+    """The latest unbroken run of samples for which it holds, newest first."""
+    run: list[Sample] = []
+    age_s = 0.0
+    for sample in reversed(samples):
+        if not holds(sample.value) or sample.age_s - age_s > GAP_MAX_S:
+            break
+        run.append(sample)
+        age_s = sample.age_s
+    return run
+
+
+def _lasted_s(run: Sequence[Sample]) -> float:
+    return run[-1].age_s - run[0].age_s

@@ -10,15 +10,104 @@ intent can be committed, so no call is started by a stale state either.
 """
 
 import asyncio
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TypedDict, Unpack
 from uuid import UUID
 
 from trunkline.clock import Clock
-from trunkline.control.stops import Stops, StopTarget, Suspension
-from trunkline.store.controls import Control
+from trunkline.store.controls import Control, Level, Scope
+from trunkline.value import Value
 
 # After ten failed refreshes in a row the view counts as stale.
 STALE_AFTER_S = 5.0
+_FOREVER = datetime.max.replace(tzinfo=UTC)
+
+
+class Suspension(Value, frozen=True):
+    """Why a target may not start now, and until when; None: until an operator lifts it."""
+
+    scope: str
+    subject: str
+    reason: str
+    until: datetime | None
+
+
+class StopTarget(TypedDict, total=False):
+    """The tenant, campaign, number and carrier of a call. Those that are not known yet are missing, or None."""
+
+    reseller_id: str | None
+    merchant_id: str | None
+    campaign_id: UUID | str | None
+    number_id: UUID | str | None
+    carrier: str | None
+
+
+def campaign_subject(merchant_id: str, campaign_id: UUID | str) -> str:
+    """Merchants choose ids of campaigns themselves, so a stop is for the campaign of one merchant."""
+    return f"{merchant_id}/{campaign_id}"
+
+
+class Stops:
+    """The stops that are in force. Immutable: a check is a few look-ups, whatever the number of stops."""
+
+    def __init__(self, controls: Iterable[Control] = ()):
+        self.controls = tuple(controls)
+        self._by_subject: dict[tuple[Scope, str], list[Control]] = {}
+        for control in self.controls:
+            self._by_subject.setdefault((control.scope, control.subject), []).append(control)
+
+    def killed(self, now: datetime) -> Suspension | None:
+        """The kill switch, if it is on. Then nothing is sent either."""
+        return self._strongest([(Scope.KILL_SWITCH, "")], now)
+
+    def stopped(self, target: StopTarget, now: datetime) -> Suspension | None:
+        """The stop that lasts longest of those that hold for the target."""
+        return self._strongest(_keys(target), now)
+
+    def share(self, target: StopTarget, now: datetime) -> float:
+        """The share of its usual starts that the target may make: 0 while stopped, less than 1 while ramping up."""
+        if not self._by_subject:
+            return 1.0
+        return min((control.share(now) for control in self._found(_keys(target))), default=1.0)
+
+    def fingerprint(self, now: datetime) -> frozenset[tuple[Scope, str, Level, str, datetime]]:
+        """All controls that stop or ramp up. Equal fingerprints mean that nothing has changed."""
+        return frozenset(
+            (control.scope, control.subject, control.set_by, control.phase(now), control.changed_at)
+            for control in self.controls
+            if control.phase(now) != "over"
+        )
+
+    def _strongest(self, keys: Iterable[tuple[Scope, str]], now: datetime) -> Suspension | None:
+        if not self._by_subject:
+            return None
+        stops = [c for c in self._found(keys) if c.phase(now) == "stopped"]
+        if not stops:
+            return None
+        longest = max(stops, key=lambda control: control.ends_at or _FOREVER)
+        return Suspension(longest.scope, longest.subject, longest.reason, longest.ends_at)
+
+    def _found(self, keys: Iterable[tuple[Scope, str]]) -> Iterator[Control]:
+        for key in keys:
+            yield from self._by_subject.get(key, ())
+
+
+def _keys(target: StopTarget) -> Iterator[tuple[Scope, str]]:
+    yield Scope.KILL_SWITCH, ""
+    yield Scope.PROMOTER, ""
+    if reseller_id := target.get("reseller_id"):
+        yield Scope.RESELLER, reseller_id
+    if merchant_id := target.get("merchant_id"):
+        yield Scope.MERCHANT, merchant_id
+        if campaign_id := target.get("campaign_id"):
+            yield Scope.CAMPAIGN, campaign_subject(merchant_id, campaign_id)
+    if number_id := target.get("number_id"):
+        yield Scope.NUMBER, str(number_id)
+    if carrier := target.get("carrier"):
+        yield Scope.CARRIER, carrier
+
+
 UNREAD = Suspension("unread", "", "The controls have not been read yet.", None)
 
 
@@ -34,35 +123,17 @@ class Controls:
         self._generation = 0
         self._changed = asyncio.Event()
 
-    def stopped(
-        self,
-        *,
-        reseller_id: str | None = None,
-        merchant_id: str | None = None,
-        campaign_id: UUID | str | None = None,
-        number_id: UUID | str | None = None,
-        carrier: str | None = None,
-    ) -> Suspension | None:
+    def stopped(self, **target: Unpack[StopTarget]) -> Suspension | None:
         """Why this target may not start now. Without arguments: why nothing may."""
-        target = StopTarget(reseller_id, merchant_id, campaign_id, number_id, carrier)
-        return self._closed or self._stops.stopped(target, self._now())
+        return self._closed or self._stops.stopped(target, self.now())
 
     def killed(self) -> Suspension | None:
         """Why nothing may be sent now. Call it before every single send."""
-        return self._closed or self._stops.killed(self._now())
+        return self._closed or self._stops.killed(self.now())
 
-    def share(
-        self,
-        *,
-        reseller_id: str | None = None,
-        merchant_id: str | None = None,
-        campaign_id: UUID | str | None = None,
-        number_id: UUID | str | None = None,
-        carrier: str | None = None,
-    ) -> float:
+    def share(self, **target: Unpack[StopTarget]) -> float:
         """The share of its usual starts that this target may make: 0 while stopped, then ramping up to 1."""
-        target = StopTarget(reseller_id, merchant_id, campaign_id, number_id, carrier)
-        return 0.0 if self._closed else self._stops.share(target, self._now())
+        return 0.0 if self._closed else self._stops.share(target, self.now())
 
     @property
     def in_force(self) -> tuple[Control, ...]:
@@ -109,14 +180,11 @@ class Controls:
 
     def now(self) -> datetime:
         """Postgres' time, extrapolated from its last reply."""
-        return self._now()
-
-    def _now(self) -> datetime:
         assert self._postgres_now is not None, "an open view has been read"
         return self._postgres_now + timedelta(seconds=self.age_s)
 
     def _announce(self) -> None:
-        fingerprint: object = self._closed or self._stops.fingerprint(self._now())
+        fingerprint: object = self._closed or self._stops.fingerprint(self.now())
         if fingerprint == self._fingerprint:
             return
         self._fingerprint = fingerprint

@@ -1,14 +1,13 @@
-"""Measures one value per alarm and subject from Postgres. `evaluation.py` compares them with the thresholds."""
+"""Measures one value per alarm and subject from Postgres. `alarm_loop.py` compares them with the thresholds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trunkline.control.evaluation import share
 from trunkline.control.waits import Cause, Includes, cause, everybody, leads_by, leads_by_cause
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, alarms, allocations, job_admin, mailbox_admin, presence, waiting
-from trunkline.store.agents import AgentRoom, SlotRule
+from trunkline.store.agents import AgentCapacity, SlotRule
 from trunkline.store.alarms import LongStop
 from trunkline.store.database import Connection
 from trunkline.store.presence import Key, Losses, MeasuredValue
@@ -73,24 +72,26 @@ async def waits(
     """The waiting flows and their causes. `slots`: how slots of agents are counted. None: all agents are external.
     `named`: read only these flows."""
     flows = await waiting.flows(conn, STREAMLESS, overdue_s=overdue_s, named=named)
-    rooms = await _rooms(conn, flows, slots) if slots is not None else {}
-    causes = {flow: cause(flow, includes, rooms.get(flow.merchant_id)) for flow in flows}
+    capacities = await _capacities(conn, flows, slots) if slots is not None else {}
+    causes = {flow: cause(flow, includes, capacities.get(flow.merchant_id)) for flow in flows}
     has_agents = slots is None or any(able for _, able in (await agents.by_tier(conn)).values())
     return Waits(causes, has_agents)
 
 
-async def _rooms(conn: Connection, flows: Sequence[WaitingFlow], slots: SlotRule) -> dict[str, AgentRoom]:
+async def _capacities(
+    conn: Connection, flows: Sequence[WaitingFlow], slots: SlotRule
+) -> dict[str, AgentCapacity]:
     """By merchant. Most merchants reach the same few tiers, which are read once."""
     merchants = sorted({flow.merchant_id for flow in flows if flow.needs_agents})
     if not merchants:
         return {}
     configs = await allocations.merchant_tiers(conn, merchants)
-    by_tiers: dict[tuple[str, ...], AgentRoom] = {}
-    by_merchant: dict[str, AgentRoom] = {}
+    by_tiers: dict[tuple[str, ...], AgentCapacity] = {}
+    by_merchant: dict[str, AgentCapacity] = {}
     for merchant in merchants:
         tiers = chain(merchant, configs.get(merchant, ""))
         if tiers not in by_tiers:
-            by_tiers[tiers] = await agents.room(conn, slots, tiers)
+            by_tiers[tiers] = await agents.capacity(conn, slots, tiers)
         by_merchant[merchant] = by_tiers[tiers]
     return by_merchant
 
@@ -182,3 +183,8 @@ def _rates(measured: Sequence[MeasuredValue], part: str, whole: str) -> dict[str
         )
         for carrier in carriers
     }
+
+
+def share(part: float, whole: float, part_min: float = 3.0) -> float:
+    """A rate that is 0 below `part_min` events: one failure among ten calls is no trend."""
+    return part / whole if whole > 0 and part >= part_min else 0.0

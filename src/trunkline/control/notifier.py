@@ -13,15 +13,13 @@ from uuid import uuid4
 from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
 from trunkline.control.alarms import DEFINITIONS
-from trunkline.control.announcements import announcements
 from trunkline.control.outage import PlatformOutage
 from trunkline.control.raising import raise_alarm
-from trunkline.control.webhook import AlarmWebhook
+from trunkline.control.webhook import AlarmWebhook, announcements
 from trunkline.loops.base import Loop
 from trunkline.store import alarms, presence
 from trunkline.store.alarms import Alarm
 from trunkline.store.database import UNAVAILABLE, Database
-from trunkline.store.presence import LeadershipRow
 from trunkline.telemetry import metrics
 
 # More than a webhook may take, so that no other process sends the same meanwhile.
@@ -119,11 +117,9 @@ class AlarmNotifier(Loop):
         now_s = self._clock.monotonic_s()
         if self._unled_since_s is None:
             self._unled_since_s = now_s
-        if now_s - self._unled_since_s >= self._patience_s(seen):
+        patience_s = self._times.resigned_after_s if seen.has_resigned else self._times.lapsed_after_s
+        if now_s - self._unled_since_s >= patience_s:
             await raise_alarm(self._database, "no_leader", detail={"seen_by": self._id})
-
-    def _patience_s(self, seen: LeadershipRow) -> float:
-        return self._times.resigned_after_s if seen.has_resigned else self._times.lapsed_after_s
 
     async def _notify(self, webhook: AlarmWebhook, due: Sequence[Alarm]) -> int:
         async with self._database.connection() as conn:
@@ -135,7 +131,7 @@ class AlarmNotifier(Loop):
 
     async def _notify_of(self, webhook: AlarmWebhook, alarm: Alarm) -> bool:
         """In order; a delivered announcement is not sent again when the next one fails."""
-        for announcement in announcements([alarm]):
+        for announcement in announcements(alarm):
             was_taken = await webhook.send(announcement)
             async with self._database.connection() as conn:
                 if not was_taken:

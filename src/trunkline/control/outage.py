@@ -12,8 +12,7 @@ from trunkline.bus import outages
 from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
 from trunkline.control.alarms import DEFINITIONS
-from trunkline.control.announcements import Word, announcement
-from trunkline.control.webhook import AlarmWebhook
+from trunkline.control.webhook import AlarmWebhook, Word, announcement
 from trunkline.errors import BusUnavailable
 from trunkline.model import new_id
 from trunkline.store import alarms
@@ -61,8 +60,9 @@ class PlatformOutage:
         metrics.ALARM.labels(NAME).set(1)
         if self._id is None:
             log.error("alarm.raised", alarm=NAME, subject="", lasted_s=round(self.lasted_s, 1))
-        is_mine = await self._agree()
-        if self._webhook is not None and is_mine and self._is_due():
+        is_mine, last_s = await self._agree(), self._notified_at_s
+        is_due = last_s is None or self._clock.boottime_s() - last_s >= self._again_after_s
+        if self._webhook is not None and is_mine and is_due:
             await self._notify(self._webhook)
 
     async def ends(self, database: Database) -> None:
@@ -79,7 +79,8 @@ class PlatformOutage:
                     lasted_s=self.lasted_s,
                     was_notified=await self._was_notified(self._id),
                 )
-            await self._forget()
+            with suppress(BusUnavailable):  # it expires
+                await outages.forget(self._bus)
             log.info("alarm.cleared", alarm=NAME, subject="")
         self._since_s = self._id = self._notified_at_s = None
 
@@ -92,12 +93,6 @@ class PlatformOutage:
         except BusUnavailable:
             self._id = own
             return True
-
-    def _is_due(self) -> bool:
-        return (
-            self._notified_at_s is None
-            or self._clock.boottime_s() - self._notified_at_s >= self._again_after_s
-        )
 
     async def _notify(self, webhook: AlarmWebhook) -> None:
         assert self._id is not None, "agreed on before"
@@ -132,7 +127,3 @@ class PlatformOutage:
             return await outages.was_reported(self._bus, outage)
         except BusUnavailable:
             return False
-
-    async def _forget(self) -> None:
-        with suppress(BusUnavailable):  # it expires
-            await outages.forget(self._bus)

@@ -39,7 +39,7 @@ def counted() -> dict[Key, float]:
         **_sums(metrics.CALLS_PLACED, "placed", "carrier"),
         **_sums(metrics.ANSWERED_CALLS, "answered", "carrier"),
         **_sums(metrics.ANSWERED_CALLS, "agent_unknown", "carrier", {"agent": "unknown"}),
-        **_sums(metrics.ATTEMPTS_GIVEN_UP, "unknown", "carrier", {"state": "unknown"}),
+        **_sums(metrics.ATTEMPTS_WRITTEN_OFF, "unknown", "carrier", {"state": "unknown"}),
     }
 
 

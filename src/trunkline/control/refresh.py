@@ -6,10 +6,9 @@ force everywhere within a second, and a thousand polls cost a thousand reads of 
 
 import asyncio
 
-from trunkline.control.controls import Controls
+from trunkline.control.continuity import Guardian
+from trunkline.control.controls import Controls, Stops
 from trunkline.control.flags import FlagBoard
-from trunkline.control.guardian import Guardian
-from trunkline.control.stops import Stops
 from trunkline.loops.base import Loop
 from trunkline.store import controls as store_controls
 from trunkline.store import flags as store_flags
@@ -22,7 +21,7 @@ log = get_logger(__name__)
 INTERVAL_S = 0.5
 # A poll that takes longer is cancelled: the next one may get another connection.
 POLL_TIMEOUT_S = 2.0
-WAITING = "It is not known yet whether Postgres was restored to an earlier moment."
+WAITING = "The guardian has not yet checked whether Postgres was restored to an earlier moment."
 
 
 class ControlRefresh(Loop):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 
-from trunkline.store.agents import AgentRoom
+from trunkline.store.agents import AgentCapacity
 from trunkline.store.waiting import WaitingFlow
 
 # reseller, merchant: whether this platform calls its leads.
@@ -31,7 +31,7 @@ def everybody(reseller_id: str, merchant_id: str) -> bool:
     return True
 
 
-def cause(flow: WaitingFlow, includes: Includes = everybody, agents: AgentRoom | None = None) -> Cause:
+def cause(flow: WaitingFlow, includes: Includes = everybody, agents: AgentCapacity | None = None) -> Cause:
     """`agents`: those that the merchant's calls reach. None: they are external, or were not read."""
     if flow.is_stopped:
         return Cause.STOPPED

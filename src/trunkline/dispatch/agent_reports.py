@@ -71,7 +71,9 @@ async def store_carried(
     for attempt_id, event, report in sorted(carried, key=lambda item: (locked[item[0]].phone, item[0])):
         result = await apart(tx, store(tx, attempt_id, report))
         if isinstance(result, Exception):
-            parked.append(Parked(event.key, event.seq, f"its report cannot be kept: {type(result).__name__}"))
+            parked.append(
+                Parked(event.key, event.seq, f"its report cannot be stored: {type(result).__name__}")
+            )
             await _store_opt_out(tx, attempt_id, report)
             metrics.CALL_REPORTS.labels("unusable").inc()
             continue

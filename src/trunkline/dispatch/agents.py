@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from trunkline.model import AgentRoom, Grant, Slot
+from trunkline.model import FreeSlots, Grant, Slot
 from trunkline.value import Value
 
 
@@ -31,7 +31,7 @@ AGENTS_ELSEWHERE = AgentRule()
 
 
 class SlotSource(Protocol):
-    async def room(self) -> AgentRoom | None:
+    async def free_slots(self) -> FreeSlots | None:
         """None: match without a bound on agents; the intent decides."""
         ...
 
@@ -51,7 +51,7 @@ class SlotSource(Protocol):
 class NoAgentsNeeded:
     """For an installation whose agents are all external."""
 
-    async def room(self) -> AgentRoom | None:
+    async def free_slots(self) -> FreeSlots | None:
         return None
 
     async def propose(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot]:

@@ -195,7 +195,7 @@ class Batches:
             self._run_in_background(_log_late_failure(check))
             return None
         if (error := check.exception()) is not None:
-            log.error("dialer.not_asked", lead_id=str(lead_id), error=str(error), exc_info=error)
+            log.error("dialer.precheck_not_run", lead_id=str(lead_id), error=str(error), exc_info=error)
             return None
         return check.result()
 
@@ -229,14 +229,14 @@ class Batches:
         if not refused:
             return
         if any(refusal.reason in _CLOCK_REASONS for refusal in refused):
-            self._offset.doubt()
+            self._offset.invalidate()
         try:
             offset_ms = await self._offset_ms()
             await schedule.give_back(self._bus, grant_returns.give_backs(refused), clock_offset_ms=offset_ms)
             await channels.hold(self._bus, grant_returns.true_holders(refused))
             await schedule.add(self._bus, grant_returns.moved_entries(refused), clock_offset_ms=offset_ms)
         except BusUnavailable as error:
-            log.warning("dialer.refusals_untold", count=len(refused), reason=str(error))
+            log.warning("dialer.refusals_not_returned", count=len(refused), reason=str(error))
             self._on_undelivered(refused)
 
     async def _publish_disowned(self, due_again: Sequence[Entry], freed: Sequence[UUID]) -> None:
@@ -244,7 +244,7 @@ class Batches:
             await channels.release(self._bus, freed)
             await schedule.add(self._bus, due_again, clock_offset_ms=await self._offset_ms())
         except BusUnavailable as error:
-            log.warning("dialer.disowned_untold", count=len(freed), reason=str(error))
+            log.warning("dialer.disowned_not_returned", count=len(freed), reason=str(error))
 
 
 async def _log_late_failure(check: "asyncio.Future[PrecheckVerdict]") -> None:

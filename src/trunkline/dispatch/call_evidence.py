@@ -8,16 +8,7 @@ waits because the call seemed to have no agent. The same rules are applied again
 from datetime import timedelta
 
 from trunkline.leads import settle_decision
-from trunkline.leads.outcomes import (
-    AgentEvidence,
-    AgentFacts,
-    CallVerdict,
-    CarrierFacts,
-    Facts,
-    SessionFacts,
-    agent_of,
-    verdict,
-)
+from trunkline.leads.outcomes import AgentEvidence, CallVerdict, agent_of, verdict, was_answered
 from trunkline.leads.retries import Retries
 from trunkline.model import Agent, CallFacts, Finish, LeadDecision
 from trunkline.states import AttemptState, LeadStatus
@@ -34,22 +25,22 @@ _CERTAIN = frozenset({Agent.JOINED, Agent.EXTERNAL})
 
 def decide(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecision:
     """The decision about the lead of an ended call. The facts name who took the call, see `with_agent`."""
-    return settle_decision.after_facts(_facts(attempt, facts), attempt.budget, retries, now=attempt.read_at)
+    return settle_decision.after_facts(facts, attempt.report, attempt.budget, retries, attempt.read_at)
 
 
 def verdict_of(attempt: Attempt, facts: CallFacts) -> CallVerdict:
-    return verdict(_facts(attempt, facts))
+    return verdict(facts, attempt.report)
 
 
 def verdict_without_report(attempt: Attempt) -> CallVerdict:
     """The verdict on the call before its agent reported."""
-    return verdict_of(replace(attempt, report=None), attempt.facts)
+    return verdict(attempt.facts)
 
 
 def with_agent(attempt: Attempt, facts: CallFacts) -> CallFacts:
     """The facts of an ended call that we placed, with who took it. Later evidence may still prove an agent, or prove
     that there was none where it was unknown; it revokes nothing."""
-    is_over = facts.state is AttemptState.ENDED and _facts(attempt, facts).was_answered
+    is_over = facts.state is AttemptState.ENDED and was_answered(facts)
     if attempt.lead_id is None or not is_over or facts.agent in _CERTAIN:
         return facts
     agent = _agent(attempt, facts)
@@ -91,17 +82,6 @@ def _counted_again(attempt: Attempt) -> Attempt:
         budget=replace(
             budget, attempt_count=budget.attempt_count + 1, no_agent_count=budget.no_agent_count - 1
         ),
-    )
-
-
-def _facts(attempt: Attempt, facts: CallFacts) -> Facts:
-    carrier = CarrierFacts(facts.answered_at, facts.end_reason, facts.duration_s)
-    report = attempt.report
-    if report is None:
-        return Facts(carrier, SessionFacts(facts.agent, is_machine=facts.is_machine))
-    agent_facts = AgentFacts(report.disposition, report.opt_out, report.callback_at)
-    return Facts(
-        carrier, SessionFacts(facts.agent, has_reported=True, is_machine=facts.is_machine), agent_facts
     )
 
 

@@ -24,7 +24,7 @@ from trunkline.leads.retries import Retries
 from trunkline.mailbox.handler import AfterCommit, Batch, Done
 from trunkline.mailbox.worker import WorkerLimits
 from trunkline.model import CallFacts, LeadDecision
-from trunkline.states import ATTEMPT_MOVES, GIVEN_UP, LIVE, AttemptState
+from trunkline.states import ATTEMPT_MOVES, LIVE, WRITTEN_OFF, AttemptState
 from trunkline.store import attempts, call_reports
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection, apart
@@ -107,7 +107,7 @@ class CallFold:
             attempt
             for attempt in locked.values()
             # No other call can have reappeared, so the others need not be folded twice.
-            if attempt.facts.state in GIVEN_UP
+            if attempt.facts.state in WRITTEN_OFF
             and late_facts.may_be_reattached(attempt)
             and late_facts.has_reappeared(attempt, fold(attempt.facts, facts[attempt.id]))
         ]
@@ -119,9 +119,9 @@ class CallFold:
     async def _request_enrichment(self, tx: Connection, wanted: Sequence[Wanted]) -> list[Inserted]:
         if self._enrichment is None or not wanted:
             return []
-        jobs = await apart(tx, self._enrichment.ask(tx, wanted))
+        jobs = await apart(tx, self._enrichment.enqueue(tx, wanted))
         if isinstance(jobs, Exception):
-            log.error("call.enrichment_not_asked", calls=len(wanted), error=type(jobs).__name__)
+            log.error("call.enrichment_not_enqueued", calls=len(wanted), error=type(jobs).__name__)
             return []
         return jobs
 
@@ -142,7 +142,7 @@ async def _store_recordings(tx: Connection, batch: Batch, locked: Mapping[UUID, 
         return []
     stored = await apart(tx, call_reports.add_recordings(tx, refs))
     if isinstance(stored, Exception):
-        log.error("call.recordings_not_kept", calls=len(refs), error=type(stored).__name__)
+        log.error("call.recordings_not_stored", calls=len(refs), error=type(stored).__name__)
         return []
     return recordings.to_fetch(refs, locked)
 

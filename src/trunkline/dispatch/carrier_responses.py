@@ -58,7 +58,7 @@ class CarrierResponse(Value, frozen=True):
         return self.intent.carrier, self.intent.account
 
 
-class ResultWriter:
+class CarrierResponseWriter:
     """Collects responses and writes them in batches. One per process."""
 
     def __init__(self, database: Database, bus: Bus, settler: Settler, cooldown_writer: CooldownWriter):

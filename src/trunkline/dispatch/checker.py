@@ -17,8 +17,8 @@ from trunkline.dispatch import queried_calls, unexplained
 from trunkline.dispatch.checks import (
     RETRY_S,
     CheckLimits,
-    Doubt,
     FreeChannel,
+    MarkInDoubt,
     QueryCall,
     QueryList,
     Resolution,
@@ -117,7 +117,7 @@ class Checker(Loop):
         match next_step(check.state, check.age_s, check.doubt_checks, self._limits, self._list_lag_s(check)):
             case Wait(seconds=seconds):
                 await self._reschedule(check, seconds)
-            case Doubt():
+            case MarkInDoubt():
                 await self._doubt(check)
             case QueryList(final=final):
                 await self._search_list(check, final)
@@ -211,7 +211,7 @@ class Checker(Loop):
         await queried_calls.append(self._inbox, check.id, call, self._clock.now())
 
     async def _write_off(self, check: AttemptCheck, state: AttemptState, reason: str) -> None:
-        log.error("attempt.given_up", state=state.value, reason=reason)
+        log.error("attempt.written_off", state=state.value, reason=reason)
         async with self._database.transaction() as tx:
             locked = await attempts.lock(tx, [check.id])
             if not await attempts.write_off(tx, check.id, state, reason, self._limits.call_max_s):
@@ -226,7 +226,7 @@ class Checker(Loop):
             settlement = await self._settler.settle(tx, locked, {check.id: decide})
             if state is AttemptState.ABSENT and not others_were_accepted:
                 await unexplained.report(tx, account, reason, check.lead_id, known)
-        metrics.ATTEMPTS_GIVEN_UP.labels(check.carrier, state.value).inc()
+        metrics.ATTEMPTS_WRITTEN_OFF.labels(check.carrier, state.value).inc()
         if state is AttemptState.UNKNOWN:
             settlement.freed.clear()  # its channel is held until no call can be live on it
         await settlement.publish(self._bus)
@@ -252,7 +252,7 @@ class Checker(Loop):
             await attempts.lock(tx, [check.id])
             is_absent = await attempts.mark_absent(tx, check.id)
         if is_absent:
-            log.warning("attempt.absent_when_asked_again", attempt_id=str(check.id))
+            log.warning("attempt.absent_when_queried_again", attempt_id=str(check.id))
             await Settlement(freed=[check.id]).publish(self._bus)
         return "settled"
 

@@ -1,8 +1,9 @@
 """The pure rules of the in-doubt checker: what to do about an attempt without recent events.
 
 Every attempt that holds a channel is checked from time to time, whatever happened to the process that made it. Nothing
-is closed by time alone: the checker queries the carrier first. The carrier's call list resolves doubt, read at 5 s,
-30 s, 2 min and 10 min; only a list that was read to its end and lacks the call past the horizon makes it `absent`.
+is closed by time alone: the checker queries the carrier first. The carrier's call list resolves in-doubt attempts. The
+checker reads it at 5 s, 30 s, 2 min and 10 min; only a list that was read to its end and lacks the call past the
+horizon makes it `absent`.
 """
 
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class MarkInDoubt:
     """The reply never came."""
 
 
@@ -74,7 +75,7 @@ class FreeChannel:
     """No call can be live on this channel any more."""
 
 
-Step = Wait | Doubt | QueryList | QueryCall | FreeChannel
+Step = Wait | MarkInDoubt | QueryList | QueryCall | FreeChannel
 
 
 def next_step(
@@ -83,7 +84,7 @@ def next_step(
     match state:
         case AttemptState.DIALING:
             left_s = limits.reply_deadline_s - age_s
-            return Wait(left_s) if left_s > 0 else Doubt()
+            return Wait(left_s) if left_s > 0 else MarkInDoubt()
         case AttemptState.IN_DOUBT:
             return _doubt_step(age_s, doubt_checks, limits.ring_over_s + list_lag_s)
         case AttemptState.ACCEPTED | AttemptState.RINGING:

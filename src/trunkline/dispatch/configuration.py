@@ -2,11 +2,10 @@
 
 import random
 from collections.abc import Mapping
-from typing import Any
 from uuid import UUID
 
 from trunkline.bus.channels import ALL, Configuration
-from trunkline.control.controls import Controls
+from trunkline.control.controls import Controls, StopTarget
 from trunkline.dispatch.rollout import LEFT_OUT, Rollout
 from trunkline.model import NumberLimit
 from trunkline.settings.tiers import COMMON, own_tier
@@ -69,7 +68,7 @@ class DialStops:
     def __call__(
         self, reseller_id: str, merchant_id: str, campaign_id: UUID | None, number_id: UUID, carrier: str
     ) -> str | None:
-        target: dict[str, Any] = {
+        target: StopTarget = {
             "reseller_id": reseller_id,
             "merchant_id": merchant_id,
             "campaign_id": campaign_id,

@@ -210,7 +210,7 @@ class Dialer(Loop):
         await epoch.ensure(self._bus)
         ids = [new_text_id() for _ in range(capacity)]
         offset_ms = await self._offset.ms()
-        agents = await self._slots.room()
+        agents = await self._slots.free_slots()
         match = await schedule.match(
             self._bus,
             ids,

@@ -1,7 +1,7 @@
 """Ends calls by request: an abort with hang-up, or a call that reappeared beside a newer one.
 
-The request is in Postgres, so it outlives every process. This loop asks the carrier until the call has ended: its end
-webhook, like that of any other call, frees the channel and settles the lead.
+The request is in Postgres, so it outlives every process. This loop sends it to the carrier until the call has ended:
+its end webhook, like that of any other call, frees the channel and settles the lead.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class HangUps(Loop):
         self._carriers = carriers
 
     async def run_once(self) -> int:
-        """Ask the carriers to end the calls that are due. Returns how many."""
+        """Request the end of due calls from their carriers. Returns how many."""
         async with self._database.connection() as conn:
             due = await hang_ups.claim(conn, limit=BATCH, lease_s=LEASE_S)
         if not due:
@@ -50,12 +50,12 @@ class HangUps(Loop):
         return len(due)
 
     async def _end(self, request: HangUp) -> float | None:
-        """Ask once. Returns the delay before the next time; None for never."""
+        """One request. Returns the delay before the next time; None for never."""
         if request.state in _OVER or request.carrier_call_id is None:
             return None
         with bind(attempt_id=request.id, lead_id=request.lead_id):
             result = await self._hang_up(request, request.carrier_call_id)
-            log.info("call.hang_up_asked", call_id=request.carrier_call_id, result=type(result).__name__)
+            log.info("call.hang_up_requested", call_id=request.carrier_call_id, result=type(result).__name__)
         match result:
             case HangUpAsked():
                 return REPEAT_S

@@ -15,7 +15,7 @@ from uuid import UUID
 from trunkline.control.raising import raise_alarm
 from trunkline.leads.fold import without_doubt
 from trunkline.model import CallFacts, Outcome
-from trunkline.states import GIVEN_UP, LIVE, AttemptState, LeadStatus
+from trunkline.states import LIVE, WRITTEN_OFF, AttemptState, LeadStatus
 from trunkline.store import attempts, hang_ups
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection, Database
@@ -24,6 +24,7 @@ from trunkline.value import replace
 
 log = get_logger(__name__)
 
+# Subjects of the alarm `late_fact`, as stored: `adopted` is a call that was reattached.
 LateKind = Literal["adopted", "hung_up"]
 
 # Another call may take the channel that we just saw free.
@@ -33,7 +34,7 @@ SPARE_CHANNELS = range(1_000_000, 2**31 - 1)
 
 
 def has_reappeared(attempt: Attempt, facts: CallFacts) -> bool:
-    return attempt.facts.state in GIVEN_UP and facts.state not in GIVEN_UP
+    return attempt.facts.state in WRITTEN_OFF and facts.state not in WRITTEN_OFF
 
 
 def may_be_reattached(attempt: Attempt) -> bool:
@@ -62,7 +63,7 @@ async def reattach(database: Database, attempt_id: UUID, call_id: str) -> bool:
         attempt = locked.get(attempt_id)
         if attempt is None or not may_be_reattached(attempt) or attempt.facts.call_id not in (None, call_id):
             return False
-        if attempt.facts.state not in GIVEN_UP:
+        if attempt.facts.state not in WRITTEN_OFF:
             return attempt.facts.state in LIVE
         await reattach_leads(tx, [attempt])
         facts = replace(
@@ -91,21 +92,21 @@ async def follow(
     tx: Connection, locked: Mapping[UUID, Attempt], applied: Mapping[UUID, CallFacts]
 ) -> dict[UUID, LateKind]:
     """Give reattached calls a channel, and have the others hung up. Returns what was done with each late call."""
-    late = [each for each in applied if locked[each].facts.state in GIVEN_UP]
+    late = [each for each in applied if locked[each].facts.state in WRITTEN_OFF]
     for attempt_id in late:
         state = applied[attempt_id].state
         log.error("call.reappeared_late", attempt_id=str(attempt_id), state=state.value)
         if state in LIVE:
             await _hold_again(tx, attempt_id)
-        elif state in GIVEN_UP:
+        elif state in WRITTEN_OFF:
             await hang_ups.request(tx, [attempt_id])
     return {each: _kind(locked[each], applied[each]) for each in late}
 
 
 def _kind(attempt: Attempt, facts: CallFacts) -> LateKind:
     """A call that has ended already counts as reattached if its lead has no other call and no other end: it decides."""
-    is_kept = facts.state not in GIVEN_UP and may_be_reattached(attempt)
-    return "adopted" if is_kept else "hung_up"
+    is_reattached = facts.state not in WRITTEN_OFF and may_be_reattached(attempt)
+    return "adopted" if is_reattached else "hung_up"
 
 
 async def report(tx: Connection, late: Mapping[UUID, LateKind]) -> None:

@@ -37,7 +37,7 @@ class ClockOffset:
         """The last measurement, for callers that cannot measure now."""
         return self._offset_ms
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Postgres disagreed: a clock was set, and the next use measures again."""
         self._measured_at_s = float("-inf")
 
@@ -49,7 +49,7 @@ class ClockOffset:
         least_s, most_s = intent_at_s - returned_s, intent_at_s - began_s
         ahead_s = self._ahead_of_us_s
         if not least_s <= ahead_s <= most_s:
-            self.doubt()
+            self.invalidate()
             ahead_s = least_s
         return intent.send_at.timestamp() - ahead_s
 

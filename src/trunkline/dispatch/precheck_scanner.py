@@ -106,7 +106,7 @@ class PrecheckScanner(Loop):
             moved = [verdict.moved for verdict in verdicts if isinstance(verdict, Deferred)]
             await schedule.add(self._bus, moved)
         except BusUnavailable as error:
-            log.warning("prechecks.moves_untold", reason=str(error))
+            log.warning("prechecks.moves_not_scheduled", reason=str(error))
         except Exception as error:
             log.error("prechecks.failed", leads=len(leads), error=str(error), exc_info=error)
         finally:

@@ -7,8 +7,7 @@ intent checks again. Leads that were due before a merchant was turned on are not
 import time
 from collections.abc import Sequence
 
-from trunkline.control.flags import EVENT_DISPATCH
-from trunkline.control.provider import Flags
+from trunkline.control.flags import EVENT_DISPATCH, Flags
 from trunkline.store import cutovers, schedule
 from trunkline.store.database import Connection
 

@@ -20,7 +20,7 @@ from prometheus_client import Counter as Metric
 
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
-from trunkline.dispatch.carrier_responses import CarrierResponse, ResultWriter
+from trunkline.dispatch.carrier_responses import CarrierResponse, CarrierResponseWriter
 from trunkline.dispatch.cooldowns import CarrierUnreachable
 from trunkline.model import Intent, idempotency_key
 from trunkline.store.cooldowns import AccountName
@@ -105,7 +105,7 @@ class Sender:
         clock: Clock,
         carriers: CarrierDirectory,
         callbacks: Callbacks,
-        results: ResultWriter,
+        results: CarrierResponseWriter,
         limits: SenderLimits,
         killed: Callable[[], object],
         unwanted: IsUnwanted,

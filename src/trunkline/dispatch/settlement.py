@@ -1,7 +1,7 @@
 """Settlement: what follows for leads and channels from the facts of their attempts.
 
-Two callers: `ResultWriter` with the carrier's response to our request, and `CallFold` with the events it sends later.
-Both lock the leads first, write facts and consequences in one transaction, and update Valkey afterwards.
+Two callers: `CarrierResponseWriter` with the carrier's response to our request, and `CallFold` with the events that it
+sends later. Both lock the leads first, write facts and consequences in one transaction, and update Valkey afterwards.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ from trunkline.dispatch import call_evidence, counting
 from trunkline.dispatch.policy_cache import Owner, Policies
 from trunkline.errors import ProjectionLost
 from trunkline.leads.calling_policy import Effective, resolve
-from trunkline.leads.cancellation import Cancellation, after_cancellation
 from trunkline.leads.limits import day_of
 from trunkline.leads.retries import Retries
+from trunkline.leads.settle_decision import after_cancellation
 from trunkline.leads.windows import Opening
 from trunkline.model import CallFacts, Entry, Finish, LeadDecision, Outcome
 from trunkline.states import LeadStatus
@@ -98,8 +98,9 @@ class Settler:
             attempt = locked[attempt_id]
             if attempt.lead_id is None or not _may_decide(attempt):
                 continue
-            proposed = decide(attempt, policies[attempt_id].retries)
-            decision = after_cancellation(proposed, _cancellation(attempt))
+            decision = decide(attempt, policies[attempt_id].retries)
+            if attempt.is_cancelled:
+                decision = after_cancellation(decision, attempt.cancel_reason, hang_up=attempt.hang_up_wanted)
             work.add(attempt, decision, policies[attempt_id])
         finished = Counter((attempt.carrier, finish.outcome.value) for attempt, finish in work.ends)
         for (carrier, outcome), count in finished.items():
@@ -210,10 +211,6 @@ def _talked_s(facts: CallFacts) -> float | None:
 def _owner(attempt: Attempt) -> Owner:
     tenant = attempt.tenant
     return Owner(tenant.reseller_id or "", tenant.merchant_id or "", attempt.campaign_id)
-
-
-def _cancellation(attempt: Attempt) -> Cancellation | None:
-    return Cancellation(attempt.cancel_reason, attempt.hang_up_wanted) if attempt.is_cancelled else None
 
 
 def _may_decide(attempt: Attempt) -> bool:

@@ -41,7 +41,7 @@ from trunkline.leads.zones import region_of
 from trunkline.model import Grant
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, allocations, cooldowns, decisions, flags, limits, policy, presence
-from trunkline.store.agents import AgentRoom, SlotRule
+from trunkline.store.agents import AgentCapacity, SlotRule
 from trunkline.store.cooldowns import ActiveCooldown
 from trunkline.store.database import Connection
 from trunkline.store.decisions import RecordedDecision, Standing, StopOfLead
@@ -261,7 +261,7 @@ class _Explainer:
         by = deferred_by(self._history, lead.due_at)
         if by is not None:
             detail = (
-                f"put off by the gate {gate_of(by.reason, by.subject)} ({check_from_decision(by).detail})"
+                f"deferred by the gate {gate_of(by.reason, by.subject)} ({check_from_decision(by).detail})"
             )
             return GateCheck("due", False, detail, lead.due_at)
         has_been_called = lead.attempt_count > 0 or lead.no_agent_count > 0
@@ -372,7 +372,7 @@ class _Explainer:
             return GateCheck("agents", True)
         config = (await allocations.merchant_tiers(self._conn, [lead.merchant_id])).get(lead.merchant_id, "")
         tiers = chain(lead.merchant_id, config)
-        missing = _missing_agent(await agents.room(self._conn, self._view.slots, tiers), tiers)
+        missing = _missing_agent(await agents.capacity(self._conn, self._view.slots, tiers), tiers)
         if missing and rules and rules.abandon_max_of(lead.phone) > 0 and lead.no_agent_count == 0:
             # It may be dialled without one. Only the intent counts whether the bound allows it, and records a refusal.
             return GateCheck("agents", True, f"{missing}; `abandon_max` allows some calls without one")
@@ -408,18 +408,18 @@ def _by_flags(rows: Sequence[Flag], reseller_id: str, merchant_id: str) -> bool:
     )
 
 
-def _missing_agent(room: AgentRoom, tiers: Sequence[str]) -> str | None:
+def _missing_agent(capacity: AgentCapacity, tiers: Sequence[str]) -> str | None:
     """Without numbers: agents are shared, and how many are busy would show what other tenants do."""
-    if room.is_free:
+    if capacity.is_free:
         return None
-    if not room.known:
+    if not capacity.known:
         return (
             "no agent is registered. Start one, or for external agents set AGENTS=elsewhere, or `agents` of "
             "the merchant or the pool to `elsewhere`"
         )
-    if not room.serving:
+    if not capacity.serving:
         return f"no agent is in a tier that its calls reach ({', '.join(tiers)}). Start more, or change TIER_CONFIG"
-    if not room.able:
+    if not capacity.able:
         return "no agent takes calls: those that serve it are silent, draining or not ready"
     return "every agent that can take its calls is busy, or in the inbound reserve"
 

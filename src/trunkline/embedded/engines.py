@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Coroutine
 from pathlib import Path
-from types import TracebackType
+from typing import TypeVar
 
 from trunkline.embedded.account import choose_account
 from trunkline.embedded.binaries import find_binaries
@@ -12,7 +12,9 @@ from trunkline.embedded.folder import DataFolder
 from trunkline.embedded.mirror import reachable_binaries
 from trunkline.embedded.postgres import Postgres
 from trunkline.embedded.server import Server
-from trunkline.embedded.valkey import DURABLE, NOT_DURABLE, Valkey
+from trunkline.embedded.valkey import Valkey
+
+S = TypeVar("S", bound=Server)
 
 
 class Engines:
@@ -64,9 +66,7 @@ class Engines:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         await self._close()
 
     async def failed(self) -> str:
@@ -85,26 +85,22 @@ class Engines:
         account = choose_account(self.folder.postgres, self.folder.valkey)
         binaries = await reachable_binaries(find_binaries(), account)
         password = self.folder.password()
-        if not self._given_database_url:
-            self.postgres = Postgres(
-                self.folder.postgres,
-                self.folder.logs / "postgres.log",
+
+        def server(kind: type[S], folder: Path) -> S:
+            return kind(
+                folder,
+                self.folder.logs / f"{folder.name}.log",
                 account,
                 binaries,
                 password=password,
-                port=self.folder.last_port("postgres"),
+                port=self.folder.last_port(folder.name),
                 durable=self._durable,
             )
+
+        if not self._given_database_url:
+            self.postgres = server(Postgres, self.folder.postgres)
         if not self._given_redis_url:
-            self.valkey = Valkey(
-                self.folder.valkey,
-                self.folder.logs / "valkey.log",
-                account,
-                binaries,
-                password=password,
-                port=self.folder.last_port("valkey"),
-                settings=DURABLE if self._durable else NOT_DURABLE,
-            )
+            self.valkey = server(Valkey, self.folder.valkey)
 
     def _servers(self) -> list[Server]:
         return [server for server in (self.postgres, self.valkey) if server is not None]
@@ -118,11 +114,11 @@ class Engines:
         record: dict[str, object] = {"pid": os.getpid()}
         if self.postgres is not None:
             record["database_url"] = self.postgres.url()
-            record["postgres"] = {"port": self.postgres.port, "pid": self.postgres.pid}
         if self.valkey is not None:
             record["redis_url"] = self.valkey.url
-            record["valkey"] = {"port": self.valkey.port, "pid": self.valkey.pid}
-        return record
+        return record | {
+            server.folder.name: {"port": server.port, "pid": server.pid} for server in self._servers()
+        }
 
 
 async def _together(*steps: Coroutine[None, None, None]) -> None:

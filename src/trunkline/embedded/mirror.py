@@ -111,7 +111,7 @@ def _is_whole(copy: Path, files: dict[str, Path]) -> bool:
     except FileNotFoundError:
         return False
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PermissionError(0, f"{copy} was made by somebody else")
+        raise PermissionError(0, f"{copy} belongs to another user")
     return sizes_match
 
 

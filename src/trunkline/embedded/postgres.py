@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import asyncpg
 
-from trunkline.embedded.account import SystemUser, require_name
+from trunkline.embedded.account import require_name
 from trunkline.embedded.binaries import Binaries
 from trunkline.embedded.leftovers import folder_mark
 from trunkline.embedded.ports import LOOPBACK
@@ -56,22 +56,6 @@ class Postgres(Server):
     program = "postgres"
     # Fast shutdown, then one that recovers at the next start, then none at all.
     stop_steps: ClassVar = (Step(Signals.SIGINT, 30), Step(Signals.SIGQUIT, 10), Step(Signals.SIGKILL, 5))
-
-    def __init__(
-        self,
-        folder: Path,
-        log_file: Path,
-        account: SystemUser,
-        binaries: Binaries,
-        *,
-        password: str,
-        port: int | None = None,
-        durable: bool = True,
-    ) -> None:
-        super().__init__(folder, log_file, account, port=port)
-        self._binaries = binaries
-        self._password = password
-        self._durable = durable
 
     def url(self, database: str = DATABASE) -> str:
         return f"postgresql://{USER}:{self._password}@{LOOPBACK}:{self.port}/{database}"

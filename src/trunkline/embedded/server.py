@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from trunkline.embedded.account import SystemUser
+from trunkline.embedded.binaries import Binaries
 from trunkline.embedded.leftovers import end_leftovers
 from trunkline.embedded.ports import free_port
 from trunkline.embedded.process import Child, Step, rotate
@@ -24,10 +25,23 @@ class Server(ABC):
     """Its name in the process table."""
     stop_steps: ClassVar[Sequence[Step]]
 
-    def __init__(self, folder: Path, log_file: Path, account: SystemUser, *, port: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        log_file: Path,
+        account: SystemUser,
+        binaries: Binaries,
+        *,
+        password: str,
+        port: int | None = None,
+        durable: bool = True,
+    ) -> None:
         self.folder = folder
         self.log_file = log_file
         self.account = account
+        self._binaries = binaries
+        self._password = password
+        self._durable = durable
         self._port = port
         self._child: Child | None = None
 

@@ -1,8 +1,6 @@
 """The embedded Valkey."""
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
 from signal import Signals
 from typing import ClassVar
 
@@ -11,8 +9,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from trunkline.embedded.account import SystemUser
-from trunkline.embedded.binaries import Binaries
 from trunkline.embedded.leftovers import folder_mark
 from trunkline.embedded.ports import LOOPBACK
 from trunkline.embedded.process import Child, Step
@@ -31,22 +27,6 @@ class Valkey(Server):
     title = "Valkey"
     program = "valkey-server"
     stop_steps: ClassVar = (Step(Signals.SIGTERM, 15), Step(Signals.SIGKILL, 5))
-
-    def __init__(
-        self,
-        folder: Path,
-        log_file: Path,
-        account: SystemUser,
-        binaries: Binaries,
-        *,
-        password: str,
-        port: int | None = None,
-        settings: Mapping[str, str] = DURABLE,
-    ) -> None:
-        super().__init__(folder, log_file, account, port=port)
-        self._binaries = binaries
-        self._password = password
-        self._settings = settings
 
     @property
     def url(self) -> str:
@@ -75,7 +55,7 @@ class Valkey(Server):
             "port": str(port),
             "requirepass": self._password,
             "dir": ".",
-            **self._settings,
+            **(DURABLE if self._durable else NOT_DURABLE),
         }
         title = f"{{title}} {{listen-addr}} {folder_mark(self.folder)}"
         return Child.spawn(

@@ -1,4 +1,5 @@
-"""Overdialling: how many calls may ring for fewer free agents, so that few answered calls are abandoned. Pure.
+"""Overdialling: how many calls may ring for fewer free agents, so that few answered calls are abandoned; and the
+message of an abandoned call: who called, and where to call back. Pure.
 
 The bound is on the expected share of abandoned calls among those that are answered, E[max(0, X - free)] / E[X], where
 X is how many of the ringing calls are answered. A bound on the probability that any call is abandoned would be the
@@ -7,6 +8,7 @@ wrong one: with one free agent and 10 % answering, three ringing calls keep that
 """
 
 import math
+import string
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -40,6 +42,33 @@ def _is_share(value: float) -> float:
 
 
 Share = Annotated[float, Field(ge=0), AfterValidator(_is_share)]
+
+# The fields of a message: the merchant, and the number that it called from.
+FIELDS = ("caller", "number")
+NAMES_THE_CALLER = (
+    "This was a call from {caller}, and nobody was free to speak with you. "
+    "To reach us, or to ask not to be called again, please call {number}."
+)
+
+
+def _is_message(text: str) -> str:
+    try:
+        fields = [each for each in string.Formatter().parse(text) if each[1] is not None]
+    except ValueError as error:
+        raise ValueError(f"not a message: {error}") from error
+    for _, name, form, conversion in fields:
+        if name not in FIELDS or form or conversion:
+            known = " and ".join(f"{{{each}}}" for each in FIELDS)
+            raise ValueError(f"it may name {known}, and nothing else in braces")
+    return text
+
+
+Message = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_is_message)]
+
+
+def spoken(message: str, *, caller: str, number: str) -> str:
+    """Digits one by one: a voice reads them as they are dialled."""
+    return message.format(caller=caller, number=" ".join(number.removeprefix("+")))
 
 
 class Ringing(Value, frozen=True):

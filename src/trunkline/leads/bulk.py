@@ -1,30 +1,34 @@
-"""Bulk upload: from the bytes of an upload to batches that a loader writes to Postgres.
+"""Bulk upload: from the bytes of an upload to leads in Postgres.
 
     bytes ─► rows ─► requests ─► admissions ─► leads ─► loader
              └────────┴── refused, each with its reason ──┘
 
 Rows are read and checked while the batch before them is loaded. Checking takes our own CPU some 20 µs a row, so the
-upload yields to the event loop every 2 ms.
+upload yields to the event loop every 2 ms. There are two loaders: piece by piece, where a bad row affects no other, and
+all of it or nothing.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
+from heapq import merge
+from operator import attrgetter
+from tempfile import TemporaryFile
 from typing import Any, Protocol
+from uuid import UUID
 
 import msgspec
 from pydantic import ValidationError
 
 from trunkline.leads import ingest, payloads
 from trunkline.leads.ingest import FieldProblem, LeadRefused, LeadRequest
-from trunkline.leads.opening_cache import OpeningCache
-from trunkline.leads.upload_report import RowResult
+from trunkline.leads.upload_report import RowResult, UploadReport
 from trunkline.leads.uploads import BrokenUpload, Rows, UploadRow
-from trunkline.store import leads
+from trunkline.store import lead_uploads, leads
 from trunkline.store.database import Connection
-from trunkline.store.lead_uploads import StagedLead
+from trunkline.store.lead_uploads import KnownLead, ListedPerson, SkippedRows, StagedLead
 from trunkline.store.leads import Admission, AdmissionKey, NewLead
 from trunkline.store.tenants import Tenant
 
@@ -33,10 +37,21 @@ BATCH_ROWS = 5_000
 BATCH_BYTES = 4 * 1024 * 1024
 TURN_S = 0.002
 FIELD_NAME_MAX = 100
+BATCH_TIMEOUT_S = 30.0
+# 100,000 leads in one statement take some seconds.
+WHOLE_TIMEOUT_S = 120.0
+# This many of the first leads are scheduled at once; the loader of the schedule brings the others.
+SCHEDULED_MAX = 100
+
+OnLoaded = Callable[[Sequence[UUID]], Awaitable[object]]
 
 
 class ReadingStore(Protocol):
     def reading(self) -> AbstractAsyncContextManager[Connection]: ...
+
+
+class WritingStore(Protocol):
+    def writing(self, *, timeout_s: float | None = None) -> AbstractAsyncContextManager[Connection]: ...
 
 
 @dataclass(slots=True)
@@ -92,7 +107,6 @@ class Intake:
         self._loader = loader
         self._payload_bytes_max = payload_bytes_max
         self._admissions: dict[AdmissionKey, Admission | None] = {}
-        self._openings = OpeningCache()
         self._turns = Turns()
         self._candidates: list[LeadCandidate] = []
         self._batch = Batch()
@@ -100,13 +114,13 @@ class Intake:
         self.rows_read = 0
 
     async def feed(self, block: bytes) -> None:
-        await self._take(self._rows.feed(block))
+        await self._take(self._rows.read(block))
         self._bytes += len(block)
         if len(self._batch.staged) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
             await self.flush()
 
     async def end(self) -> None:
-        await self._take(self._rows.end())
+        await self._take(self._rows.read(b"", is_end=True))
         await self.flush()
 
     async def flush(self) -> None:
@@ -152,19 +166,14 @@ class Intake:
             problem = FieldProblem("merchant_id", "There is no such merchant.")
             batch.refused.append(_refusal(candidate, "unknown_merchant", (problem,)))
             return
-        prepared = ingest.prepare(
-            candidate.request,
-            admission,
-            payload_bytes_max=self._payload_bytes_max,
-            openings=self._openings,
-        )
-        match prepared:
+        match ingest.prepare(candidate.request, admission, payload_bytes_max=self._payload_bytes_max):
             case LeadRefused(problems):
                 batch.refused.append(_refusal(candidate, "invalid_request", problems))
             case NewLead() as new:
                 if self._hash_of is not None:
                     new = replace(new, request_hash=self._hash_of(new.request_id))
-                batch.staged.append(_staged(candidate.row_no, new))
+                encoded = payloads.encode(new.payload)
+                batch.staged.append(lead_uploads.staged(candidate.row_no, encoded, new))
 
 
 def _request(row: UploadRow, own_merchant_id: str | None) -> LeadCandidate | RowResult:
@@ -173,9 +182,8 @@ def _request(row: UploadRow, own_merchant_id: str | None) -> LeadCandidate | Row
     try:
         request = LeadRequest.model_validate(row.value)
     except ValidationError as error:
-        return RowResult(
-            row.no, "refused", _request_id(row.value), code="invalid_request", fields=_problems(error)
-        )
+        problems = tuple(FieldProblem(_name(each["loc"]), each["msg"]) for each in error.errors())
+        return RowResult(row.no, "refused", _request_id(row.value), code="invalid_request", fields=problems)
     merchant_id = request.merchant_id or own_merchant_id
     if merchant_id is None:
         problem = FieldProblem("merchant_id", "Name the merchant: this key is not bound to one.")
@@ -189,10 +197,6 @@ def _request_id(value: Any) -> str | None:
     return request_id[:200].encode("utf-8", "replace").decode() if isinstance(request_id, str) else None
 
 
-def _problems(error: ValidationError) -> tuple[FieldProblem, ...]:
-    return tuple(FieldProblem(_name(each["loc"]), each["msg"]) for each in error.errors())
-
-
 def _name(loc: tuple[str | int, ...]) -> str:
     """A name may be the client's own text, so it is truncated and cleaned."""
     name = ".".join(map(str, loc)) or "row"
@@ -203,25 +207,137 @@ def _refusal(candidate: LeadCandidate, code: str, problems: tuple[FieldProblem, 
     return RowResult(candidate.row_no, "refused", candidate.request.request_id, code=code, fields=problems)
 
 
-def _staged(row_no: int, new: NewLead) -> StagedLead:
-    return StagedLead(
-        row_no,
-        new.id,
-        new.reseller_id,
-        new.merchant_id,
-        new.request_id,
-        new.request_hash,
-        new.phone,
-        new.timezone,
-        payloads.encode(new.payload).decode(),
-        new.campaign_id,
-        new.pool_id,
-        new.priority,
-        new.max_attempts,
-        new.reporting_webhook_url,
-        new.scheduled_at,
-        new.due_at,
-        new.closes_at,
-        new.is_deferred,
-        new.expires_at,
-    )
+class PieceByPiece:
+    """Each batch is a transaction of its own, loaded while the next one is being read."""
+
+    def __init__(self, store: WritingStore, report: UploadReport, on_loaded: OnLoaded):
+        self._store = store
+        self._report = report
+        self._on_loaded = on_loaded
+        self._to_schedule = SCHEDULED_MAX
+        self._loading: asyncio.Task[None] | None = None
+
+    async def add(self, batch: Batch) -> None:
+        await self.finish()
+        self._loading = asyncio.create_task(self._load(batch), name="load leads")
+
+    async def finish(self) -> None:
+        """Wait for the batch that is being loaded."""
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            await loading
+
+    async def close(self) -> None:
+        """The client has disconnected and gets no report; the batch in progress is loaded all the same."""
+        with suppress(Exception):
+            await self.finish()
+
+    async def _load(self, batch: Batch) -> None:
+        skipped: SkippedRows = {}
+        if batch.staged:
+            async with self._store.writing(timeout_s=BATCH_TIMEOUT_S) as tx:
+                skipped = await _load(tx, [batch.staged], BATCH_TIMEOUT_S)
+        await _record(self._report, batch.refused, _results(batch.staged, skipped))
+        first = [lead.id for lead in batch.staged if lead.row_no not in skipped][: self._to_schedule]
+        self._to_schedule -= len(first)
+        if first:
+            await self._on_loaded(first)
+
+
+class AllOrNothing:
+    """Stores the leads on disk until the last row has been read: no transaction waits for a slow client."""
+
+    def __init__(self, store: WritingStore, report: UploadReport, on_loaded: OnLoaded):
+        self._store = store
+        self._report = report
+        self._on_loaded = on_loaded
+        self._parked_rows = ParkedRows()
+        self._refused: list[RowResult] = []
+
+    async def add(self, batch: Batch) -> None:
+        self._refused += batch.refused
+        self._parked_rows.add(batch.staged)
+
+    async def finish(self) -> None:
+        """Load everything, unless a row was refused. A row that the load refuses undoes it."""
+        if self._refused:
+            await _record(self._report, self._refused, ())
+            return
+        async with self._store.writing(timeout_s=WHOLE_TIMEOUT_S) as tx:
+            skipped = await _load(tx, self._parked_rows.batches(), WHOLE_TIMEOUT_S)
+            if any(isinstance(known, ListedPerson) or not known.is_same for known in skipped.values()):
+                for batch in self._parked_rows.batches():
+                    problems = [each for each in _results(batch, skipped) if each.is_problem]
+                    await _record(self._report, (), problems)
+                raise Undone
+        first: list[UUID] = []
+        for batch in self._parked_rows.batches():
+            await _record(self._report, (), _results(batch, skipped))
+            first += [lead.id for lead in batch if lead.row_no not in skipped][: SCHEDULED_MAX - len(first)]
+        if first:
+            await self._on_loaded(first)
+
+    async def close(self) -> None:
+        self._parked_rows.close()
+
+
+class ParkedRows:
+    """Batches in a file."""
+
+    def __init__(self) -> None:
+        self._file = TemporaryFile()  # noqa: SIM115 (closed with this)
+        self._sizes: list[int] = []
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(list[StagedLead]).decode
+
+    def add(self, staged: list[StagedLead]) -> None:
+        self._sizes.append(self._file.write(self._encode(staged)))
+
+    def batches(self) -> Iterator[list[StagedLead]]:
+        self._file.seek(0)
+        for size in self._sizes:
+            yield self._decode(self._file.read(size))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Undone(Exception):
+    """A row was refused when all were being loaded, so none was. The report names it."""
+
+
+async def _load(tx: Connection, batches: Iterable[list[StagedLead]], timeout_s: float) -> SkippedRows:
+    await lead_uploads.stage(tx)
+    staged = 0
+    for batch in batches:
+        await lead_uploads.copy(tx, _records(batch), timeout_s=timeout_s)
+        staged += len(batch)
+    return await lead_uploads.load(tx, staged, timeout_s=timeout_s)
+
+
+async def _records(staged: list[StagedLead]) -> AsyncIterator[tuple[Any, ...]]:
+    turns = Turns()
+    for lead in staged:
+        await turns.next()
+        yield msgspec.structs.astuple(lead)
+
+
+def _results(staged: Iterable[StagedLead], skipped: SkippedRows) -> Iterator[RowResult]:
+    for lead in staged:
+        match skipped.get(lead.row_no):
+            case None:
+                yield RowResult(lead.row_no, "created", lead.request_id, lead.id)
+            case KnownLead(lead_id=lead_id, is_same=True):
+                yield RowResult(lead.row_no, "existing", lead.request_id, lead_id)
+            case KnownLead():
+                yield RowResult(lead.row_no, "conflict", lead.request_id, code="request_id_reused")
+            case ListedPerson():
+                yield RowResult(lead.row_no, "refused", lead.request_id, code="do_not_call")
+
+
+async def _record(report: UploadReport, refused: Iterable[RowResult], results: Iterable[RowResult]) -> None:
+    """In the order of their rows."""
+    turns, by_row = Turns(), attrgetter("row")
+    for result in merge(sorted(refused, key=by_row), results, key=by_row):
+        await turns.next()
+        report.add(result)

@@ -13,9 +13,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 
-from trunkline.leads import abandon_message, abandonment, windows
-from trunkline.leads.abandon_message import NAMES_THE_CALLER, Message
-from trunkline.leads.abandonment import Share
+from trunkline.leads import abandonment, windows
+from trunkline.leads.abandonment import NAMES_THE_CALLER, Message, Share
 from trunkline.leads.immutable import Frozen, ZoneName
 from trunkline.leads.limits import CallsPerPerson, PersonLimit
 from trunkline.leads.precheck_conditions import HttpCheck, fingerprint
@@ -94,44 +93,47 @@ class CallingPolicy(Frozen):
     edited_packs: tuple[Pack, ...] | None = Field(
         None,
         max_length=100,
-        description="Packs in the place of those of the same name, and others. Platform only: see /policy/packs.",
+        description="Packs that replace those of the same name, and additional ones. Platform only: see "
+        "/policy/packs.",
     )
     destinations: Destinations | None = None
     person_limits: tuple[PersonLimit, ...] = Field(
-        (), max_length=10, description="How often a merchant may call one person. All of them hold."
+        (), max_length=10, description="How often a merchant may call one person. All limits apply."
     )
     attempts_per_day: int | None = Field(None, ge=0, le=10**9, description="Of one merchant, in its own day.")
     spend_per_day_micros: Micros | None = Field(None, description="Of one merchant, in its own day.")
     calls_per_person: CallsPerPerson | None = Field(
-        None, description="By all tenants together; 7 an hour if nobody says otherwise. Platform only."
+        None, description="By all tenants together; 7 an hour by default. Platform only."
     )
-    max_concurrent: int | None = Field(None, ge=0, le=100_000, description="Calls at once. Campaigns only.")
+    max_concurrent: int | None = Field(
+        None, ge=0, le=100_000, description="The maximum of concurrent calls. Campaigns only."
+    )
     starts_per_s: float | None = Field(None, gt=0, le=10_000, description="Campaigns only.")
     abandon_max: Share | None = Field(
         None,
-        description="The target of predictive dialling: the greatest share of the calls that a person answered which "
-        "may find no agent, 0.03 for 3 %. 0 if nobody says otherwise: an agent is reserved for every call.",
+        description="The target of predictive dialling: the maximum share of calls answered by a person that may "
+        "find no agent, 0.03 for 3 %. 0 by default: an agent is reserved for every call.",
     )
     abandon_threshold_s: float | None = Field(
         None,
         ge=1,
         le=30,
-        description="Whoever answers and waits longer for an agent counts as abandoned; 2 s if nobody says otherwise. "
-        "Measured from the carrier's word that the call was answered.",
+        description="A person who answers and waits longer for an agent counts as abandoned; 2 s by default. "
+        "Measured from the carrier's report that the call was answered.",
     )
     abandon_window_h: int | None = Field(
         None,
         ge=1,
         le=24,
-        description="Overdialling also ends at four fifths of the target as measured over the last so many hours.",
+        description="Overdialling also ends at 80 % of the target, measured over this many hours.",
     )
     abandon_message: Message | None = Field(
         None,
-        description="What whoever was abandoned hears. It may name {caller} (the merchant's name) and {number}.",
+        description="The message for an abandoned call. It may name {caller} (the merchant's name) and {number}.",
     )
     timezone: ZoneName | None = Field(
         None,
-        description="Where callees are, and when the merchant's day begins. Left out: their numbers tell, and UTC.",
+        description="The time zone of callees, and of the merchant's day. Left out: by the callee's number, and UTC.",
     )
     price: Price | None = None
     retries: Retries | None = None
@@ -200,7 +202,7 @@ class Effective:
         """The message for this person's abandoned call: the policy's, else that of a pack."""
         by_pack = (rule.message for rule in self._on_abandoned(phone) if rule.message)
         message = self.abandon_message or next(by_pack, NAMES_THE_CALLER)
-        return abandon_message.spoken(message, caller=caller, number=number)
+        return abandonment.spoken(message, caller=caller, number=number)
 
     def _on_abandoned(self, phone: str) -> list[AbandonedCalls]:
         return [pack.abandoned_calls for pack in self.packs if pack.abandoned_calls and pack.concerns(phone)]
@@ -303,7 +305,7 @@ _RESERVED = {
     "starts_per_s": "a campaign",
 }
 _NEVER_OPENS = PolicyProblem(
-    "windows", "Together with the windows above it, it never opens: nobody would ever be called."
+    "windows", "Together with the windows above it, it never opens: no lead would ever be called."
 )
 
 

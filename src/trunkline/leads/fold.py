@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trunkline.model import CallFacts
-from trunkline.states import ATTEMPT_MOVES, GIVEN_UP, AttemptState
+from trunkline.states import ATTEMPT_MOVES, WRITTEN_OFF, AttemptState
 from trunkline.value import Value, replace
 
 # The state each kind of event proves, in the order in which they come about.
@@ -72,16 +72,17 @@ def read(payload: object, arrived_at: datetime) -> Fact | UnreadableEvent:
     if not isinstance(kind, str) or kind not in _PROVES:
         return UnreadableEvent(f"no event is of kind {str(kind)[:TEXT_LENGTH_MAX]!r}")
     cost_micros, cost_currency = _cost(payload.get("cost"))
+    joined, others = payload.get("agent_joined"), payload.get("other_ids")
     return Fact(
         proves=_PROVES[kind],
         at=_moment(payload.get("at"), arrived_at),
         call_id=_text(payload.get("call_id")),
-        other_ids=_texts(payload.get("other_ids")),
+        other_ids=tuple(filter(None, map(_text, others))) if isinstance(others, list) else (),
         is_comparable=payload.get("is_leg_id") is not True,
         reason=_reason(payload),
         duration_s=_count(payload.get("duration_s")),
         is_machine=_machine(payload.get("answered_by")),
-        agent_joined=False if kind == "refused" else _flag(payload.get("agent_joined")),
+        agent_joined=False if kind == "refused" else joined if isinstance(joined, bool) else None,
         stream_began=_STREAM.get(kind),
         cost_micros=cost_micros,
         cost_currency=cost_currency,
@@ -128,13 +129,14 @@ def _order(fact: Fact) -> tuple[object, ...]:
 
 def without_doubt(facts: CallFacts) -> CallFacts:
     """A call that was in doubt or written off: the reason and the time of that are no facts of the call itself."""
-    if facts.state is AttemptState.IN_DOUBT or facts.state in GIVEN_UP:
+    if facts.state is AttemptState.IN_DOUBT or facts.state in WRITTEN_OFF:
         return replace(facts, ended_at=None, end_reason=None, duration_s=None)
     return facts
 
 
 def _add(known: CallFacts, fact: Fact) -> CallFacts:
-    if fact.proves is not None and fact.proves in ATTEMPT_MOVES[known.state]:
+    moves = fact.proves is not None and fact.proves in ATTEMPT_MOVES[known.state]
+    if moves:
         known = without_doubt(known)
     changes: dict[str, Any] = {}
     # If reports differ, the one that detected a machine, or missed an agent, counts.
@@ -148,7 +150,7 @@ def _add(known: CallFacts, fact: Fact) -> CallFacts:
     if known.carrier_cost_micros is None and fact.cost_micros is not None:
         changes |= {"carrier_cost_micros": fact.cost_micros, "carrier_cost_currency": fact.cost_currency}
     if fact.proves is not None:
-        changes |= {"state": _furthest(known.state, fact.proves), "call_id": known.call_id or fact.call_id}
+        changes |= {"state": fact.proves if moves else known.state, "call_id": known.call_id or fact.call_id}
     match fact.proves:
         case AttemptState.RINGING:
             changes["ringing_at"] = known.ringing_at or fact.at
@@ -166,14 +168,6 @@ def _must_have_answered_at(end: Fact) -> datetime | None:
     if end.reason != "completed" or end.duration_s == 0:
         return None
     return end.at - min(timedelta(seconds=end.duration_s or 0), EARLIER_MAX)
-
-
-def _flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _furthest(state: AttemptState, proved: AttemptState) -> AttemptState:
-    return proved if proved in ATTEMPT_MOVES[state] else state
 
 
 def _moment(value: Any, arrived_at: datetime) -> datetime:
@@ -211,10 +205,6 @@ def _cost(value: Any) -> tuple[int | None, str | None]:
     micros, currency = value.get("micros"), _text(value.get("currency"))
     is_amount = isinstance(micros, int) and not isinstance(micros, bool) and 0 <= micros < 2**63
     return (micros, currency) if is_amount and currency else (None, None)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(filter(None, map(_text, value))) if isinstance(value, list) else ()
 
 
 def _count(value: Any) -> int | None:

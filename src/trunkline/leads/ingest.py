@@ -5,6 +5,7 @@ Nothing here reads or writes: the caller looks up the merchant's `Admission` fir
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,7 +27,7 @@ from pydantic.config import JsonDict
 from trunkline.leads import payloads, phones
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, resolve
 from trunkline.leads.immutable import ZoneName
-from trunkline.leads.opening_cache import OpeningCache
+from trunkline.leads.windows import next_opening
 from trunkline.model import new_id
 from trunkline.moments import has_utc
 from trunkline.store.leads import Admission, NewLead
@@ -77,11 +78,11 @@ class LeadRequest(BaseModel):
     request_id: Text = Field(
         min_length=1,
         max_length=200,
-        description="Your own id of this request, unique per merchant. Sent again with the same content it "
-        "answers with the same lead; with other content it is refused.",
+        description="Your own id of this request, unique per merchant. A repeated request with the same content "
+        "returns the same lead; with other content it is refused.",
     )
     merchant_id: ObjectId | None = Field(
-        None, description="Whose lead it is. A key that is bound to a merchant may leave it out."
+        None, description="The merchant of the lead. A key that is bound to a merchant may leave it out."
     )
     phone: Text | None = Field(
         None,
@@ -92,7 +93,8 @@ class LeadRequest(BaseModel):
     )
     timezone: ZoneName | None = Field(
         None,
-        description="Where the callee is, for calling windows. Left out: the policy, or the number, tells.",
+        description="The time zone of the callee, for calling windows. Left out: that of the policy, or of the "
+        "number.",
         examples=["America/New_York"],
     )
     payload: dict[str, Any] = Field(
@@ -103,8 +105,8 @@ class LeadRequest(BaseModel):
     )
     expires_at: Moment | None = Field(
         None,
-        description="Not to be called from then on, with an offset from UTC: a lead that still waits ends as EXPIRED. "
-        "Left out: it waits for as long as it takes.",
+        description="The time from which the lead is not called any more, with an offset from UTC: a lead that "
+        "still waits ends as EXPIRED. Left out: the lead does not expire.",
     )
     priority: int = Field(
         50, ge=1, le=99, strict=True, description="1 is called first, 99 last, within a merchant."
@@ -113,14 +115,12 @@ class LeadRequest(BaseModel):
     pool: ObjectId | None = Field(
         None, description="The number pool to dial from. Left out: the merchant's default pool."
     )
-    max_attempts: int = Field(
-        1, ge=1, le=20, strict=True, description="How often to dial at most, all attempts counted."
-    )
+    max_attempts: int = Field(1, ge=1, le=20, strict=True, description="The maximum number of attempts.")
     reporting_webhook_url: Text | None = Field(
         None,
         min_length=1,
         max_length=URL_MAX,
-        description="Where to report the result: an http or https URL.",
+        description="The URL for the report of the result, http or https.",
     )
 
 
@@ -136,11 +136,7 @@ class LeadRefused:
 
 
 def prepare(
-    request: LeadRequest,
-    admission: Admission,
-    *,
-    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
-    openings: OpeningCache | None = None,
+    request: LeadRequest, admission: Admission, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX
 ) -> NewLead | LeadRefused:
     """Check what the schema cannot, normalise, and find the first allowed time to call."""
     phone = _phone(request, admission)
@@ -150,7 +146,7 @@ def prepare(
     if problems or admission.pool_id is None:
         return LeadRefused(problems)
     scheduled_at = request.scheduled_at and request.scheduled_at.astimezone(UTC)
-    when = timing(phone, request.timezone, scheduled_at, admission, openings or OpeningCache())
+    when = timing(phone, request.timezone, scheduled_at, admission)
     if isinstance(when, FieldProblem):
         return LeadRefused((when,))
     return NewLead(
@@ -189,7 +185,7 @@ AS_WANTED = Timing()
 
 
 def timing(
-    phone: str, zone: str | None, wanted_at: datetime | None, admission: Admission, openings: OpeningCache
+    phone: str, zone: str | None, wanted_at: datetime | None, admission: Admission
 ) -> Timing | FieldProblem:
     """The first time at which the calling policy allows this call. The dial checks again: checking here saves it
     refused grants, and reports to the client at once what will never be called."""
@@ -200,9 +196,9 @@ def timing(
     if not rules:
         return AS_WANTED
     at = max(wanted_at or admission.now, admission.now)
-    opening = openings.find(rules, at)
+    opening = next_opening(rules, at)
     if opening is None:
-        return FieldProblem("phone", "The calling windows that hold for this number never open.")
+        return FieldProblem("phone", "The calling windows that apply to this number never open.")
     return Timing(opening.opens_at, opening.closes_at, opening.opens_at > at == admission.now)
 
 
@@ -250,7 +246,10 @@ def _phone(request: LeadRequest, admission: Admission) -> str | FieldProblem:
 
 def _problems(request: LeadRequest, admission: Admission, payload_bytes_max: int) -> Iterator[FieldProblem]:
     if admission.pool_id is None:
-        yield _no_pool(request)
+        missing = "Name a number pool, or set the merchant's default_pool."
+        yield FieldProblem(
+            "pool", f"This merchant has no pool {request.pool!r}." if request.pool else missing
+        )
     for problem in (
         payload_problem(request.payload, payload_bytes_max),
         moment_problem(request.scheduled_at),
@@ -266,21 +265,20 @@ def payload_problem(payload: dict[str, Any], bytes_max: int) -> FieldProblem | N
     return FieldProblem("payload", reason) if reason else None
 
 
-def moment_problem(moment: datetime | None) -> FieldProblem | None:
-    if moment is None or _fits_utc(moment):
-        return None
-    return FieldProblem("scheduled_at", "This moment is outside the calendar.")
+def moment_problem(moment: datetime | None, field: str = "scheduled_at") -> FieldProblem | None:
+    """A moment leaves room for a year of calling windows after it."""
+    with suppress(OverflowError):
+        if moment is None or moment.astimezone(UTC).year < YEAR_MAX:
+            return None
+    return FieldProblem(field, "This moment is outside the calendar.")
 
 
 def expiry_problem(expires_at: datetime | None, scheduled_at: datetime | None) -> FieldProblem | None:
     """A time that has passed is no problem: the same request, repeated later, still has the same answer."""
-    if expires_at is None:
-        return None
-    if not _fits_utc(expires_at):
-        return FieldProblem("expires_at", "This moment is outside the calendar.")
-    if scheduled_at is not None and expires_at <= scheduled_at:
+    problem = moment_problem(expires_at, "expires_at")
+    if problem is None and expires_at and scheduled_at and expires_at <= scheduled_at:
         return FieldProblem("expires_at", "It would expire before it may be called.")
-    return None
+    return problem
 
 
 def webhook_problem(url: str | None) -> FieldProblem | None:
@@ -289,20 +287,6 @@ def webhook_problem(url: str | None) -> FieldProblem | None:
     return FieldProblem(
         "reporting_webhook_url", "Give an http or https URL with a host and without a user name."
     )
-
-
-def _no_pool(request: LeadRequest) -> FieldProblem:
-    if request.pool is None:
-        return FieldProblem("pool", "Name a number pool, or set the merchant's default_pool.")
-    return FieldProblem("pool", f"This merchant has no pool {request.pool!r}.")
-
-
-def _fits_utc(moment: datetime) -> bool:
-    """Leaves room for a year of calling windows after it."""
-    try:
-        return moment.astimezone(UTC).year < YEAR_MAX
-    except OverflowError:
-        return False
 
 
 def _is_web_url(url: str) -> bool:

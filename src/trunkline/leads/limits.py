@@ -28,7 +28,9 @@ class PersonLimit(Frozen):
     max_calls: int = Field(ge=1, le=1000)
     window_h: int = Field(ge=1, le=168)
     then: Literal["defer", "finish"] = Field(
-        "defer", description="What becomes of a lead over the limit: called later, or CALL_LIMIT_REACHED."
+        "defer",
+        description="What happens to a lead over the limit: it is called later, or ends as "
+        "CALL_LIMIT_REACHED.",
     )
 
 

@@ -1,37 +1,37 @@
-"""The outcome of a call, decided once, by one pure function, from the facts of three sources.
+"""The outcome of a call, decided once, by one pure function, from its facts and its agent's report.
 
-The carrier reports whether the call was answered, the session whether an agent took part, the agent the result. The
-source nearest to the conversation counts first. A source without a report changes nothing.
+The carrier's facts show whether the call was answered, the evidence whether an agent took part, the report the result.
+The source nearest to the conversation counts first. A call without a report has the outcome of its facts.
+
+Lead dispatchers of the kind this one replaces had other names: a call that was answered while no agent was free ended
+as `BUSY` (reason `NO_AGENT`), and an engaged line as `NO_ANSWER` (reason `BUSY`): one name for two opposite things.
+Only `LEGACY` has them. Retry rules may use either name; webhooks carry both (`legacy_outcome`,
+`legacy_outcome_reason`) in versions 0.1.x, and the new ones alone from 0.2 on.
 """
 
 import re
-from datetime import datetime
+from collections.abc import Mapping
 
-from trunkline.model import Agent, Outcome
+from trunkline.model import Agent, CallFacts, Outcome
+from trunkline.store.attempts import ReportedOutcome
 from trunkline.value import Value
 
 # Shorter than this, with an agent that reported no result, there was no conversation.
 EARLY_HANGUP_S = 5
 DISPOSITION_MAX = 60
 
-_REASONS = {
-    "no_answer": "NO_ANSWER",
-    "failed": "FAILED",
-    "canceled": "CANCELED",
-    "timeout": "TIMEOUT",
-}
+_REASONS = {"no_answer": "NO_ANSWER", "failed": "FAILED", "canceled": "CANCELED", "timeout": "TIMEOUT"}
 # Dispositions of an agent that have the same meaning as ours.
 _SHARED_DISPOSITIONS = {
     outcome.value: outcome for outcome in (Outcome.BUSY, Outcome.VOICEMAIL, Outcome.TRANSFERRED)
 }
 # A disposition that no agent can report of its own call.
 _CONTRADICTION = Outcome.NO_AGENT.value
-
-
-class CarrierFacts(Value, frozen=True):
-    answered_at: datetime | None
-    end_reason: str | None
-    duration_s: int | None = None
+# Outcome -> its earlier name, and the reason that came with it.
+LEGACY: Mapping[str, tuple[str, str]] = {
+    Outcome.NO_AGENT.value: ("BUSY", "NO_AGENT"),
+    Outcome.BUSY.value: ("NO_ANSWER", "BUSY"),
+}
 
 
 class AgentEvidence(Value, frozen=True):
@@ -47,33 +47,6 @@ class AgentEvidence(Value, frozen=True):
     stream_began: bool | None = None
     # The pod sent a heartbeat during the call, long enough after the assignment, that did not name it.
     is_unnamed: bool = False
-
-
-class SessionFacts(Value, frozen=True):
-    """None is unknown."""
-
-    agent: Agent | None = None
-    # The agent has reported, with or without a disposition of its own.
-    has_reported: bool = False
-    is_machine: bool | None = None
-    was_transferred: bool | None = None
-
-
-class AgentFacts(Value, frozen=True):
-    disposition: str | None = None
-    opt_out: bool = False
-    callback_at: datetime | None = None
-
-
-class Facts(Value, frozen=True):
-    carrier: CarrierFacts
-    session: SessionFacts = SessionFacts()
-    agent: AgentFacts = AgentFacts()
-
-    @property
-    def was_answered(self) -> bool:
-        """A call that the carrier reports as completed was answered, even if that webhook was lost."""
-        return self.carrier.answered_at is not None or self.carrier.end_reason == "completed"
 
 
 class CallVerdict(Value, frozen=True):
@@ -99,27 +72,25 @@ def agent_of(evidence: AgentEvidence) -> Agent:
     return Agent.NONE if evidence.is_unnamed else Agent.UNKNOWN
 
 
-def verdict(facts: Facts) -> CallVerdict:
-    if not facts.was_answered:
-        return _unanswered(facts.carrier.end_reason or "")
-    if facts.agent.disposition is not None:
-        return _by_disposition(facts.agent.disposition)
-    session = facts.session
-    if session.was_transferred:
-        return CallVerdict(Outcome.TRANSFERRED)
-    if session.is_machine:
+def was_answered(facts: CallFacts) -> bool:
+    """A call that the carrier reports as completed was answered, even if that webhook was lost."""
+    return facts.answered_at is not None or facts.end_reason == "completed"
+
+
+def verdict(facts: CallFacts, report: ReportedOutcome | None = None) -> CallVerdict:
+    if not was_answered(facts):
+        if facts.end_reason == "busy":
+            return CallVerdict(Outcome.BUSY)
+        return CallVerdict(Outcome.NO_ANSWER, _REASONS.get(facts.end_reason or "", "FAILED"))
+    if report is not None and report.disposition is not None:
+        return _by_disposition(report.disposition)
+    if facts.is_machine:
         return CallVerdict(Outcome.VOICEMAIL)
-    if session.agent is Agent.NONE:
+    if facts.agent is Agent.NONE:
         return CallVerdict(Outcome.NO_AGENT)
-    if session.has_reported and _was_short(facts.carrier):
+    if report is not None and facts.duration_s is not None and facts.duration_s < EARLY_HANGUP_S:
         return CallVerdict(Outcome.EARLY_HANGUP)
     return CallVerdict(Outcome.ANSWERED)
-
-
-def _unanswered(end_reason: str) -> CallVerdict:
-    if end_reason == "busy":
-        return CallVerdict(Outcome.BUSY)
-    return CallVerdict(Outcome.NO_ANSWER, _REASONS.get(end_reason, "FAILED"))
 
 
 def _by_disposition(disposition: str) -> CallVerdict:
@@ -131,5 +102,14 @@ def _by_disposition(disposition: str) -> CallVerdict:
     return CallVerdict(Outcome.ANSWERED, word=word or None)
 
 
-def _was_short(carrier: CarrierFacts) -> bool:
-    return carrier.duration_s is not None and carrier.duration_s < EARLY_HANGUP_S
+def legacy(outcome: str | None, reason: str | None) -> tuple[str | None, str | None]:
+    """Outcome and reason by their earlier names; the same where nothing has changed."""
+    return LEGACY.get(outcome or "", (outcome, reason))
+
+
+def rule_words(outcome: str, reason: str | None) -> tuple[str, ...]:
+    """The names under which a retry rule may be found, the first that has one counts: the reason, the outcome, and the
+    outcome's earlier name. `NO_ANSWER` applies to an engaged line only where no rule names `BUSY`."""
+    legacy_name, _ = LEGACY.get(outcome, (outcome, None))
+    names = (reason, outcome, legacy_name)
+    return tuple(dict.fromkeys(name for name in names if name))

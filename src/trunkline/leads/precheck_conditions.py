@@ -1,5 +1,6 @@
 """Pre-checks: the request to a tenant's own system before a lead is called, and the conditions on its reply. Pure."""
 
+import operator
 from datetime import timedelta
 from hashlib import sha256
 from typing import Annotated, Any, Literal
@@ -49,10 +50,14 @@ class HttpCheck(Frozen):
     timeout_s: float = Field(10.0, ge=1, le=30)
     retries: int = Field(2, ge=0, le=5)
     on_failure: Literal["proceed", "skip"] = Field(
-        "skip", description="If nobody answers: call all the same, or do as if it had not passed."
+        "skip",
+        description="If the tenant's system does not respond: call all the same, or treat the pre-check "
+        "as not passed.",
     )
     otherwise: Literal["abort", "defer"] = Field(
-        "abort", description="If it does not pass: the lead ends as PRECHECK_FAILED, or is asked about again."
+        "abort",
+        description="If it does not pass: the lead ends as PRECHECK_FAILED, or the pre-check is "
+        "repeated later.",
     )
     defer_s: float = Field(3600.0, ge=60, le=604_800)
     defer_max: int = Field(10, ge=1, le=10)
@@ -117,18 +122,13 @@ def _contains(value: Any, expected: Any) -> bool:
     return isinstance(value, dict) and expected in value
 
 
-def _ordered(operator: str, value: Any, expected: Any) -> bool:
+_COMPARISONS = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+
+
+def _ordered(name: str, value: Any, expected: Any) -> bool:
     if not (_is_number(value) and _is_number(expected)):
         return False
-    match operator:
-        case "gt":
-            return bool(value > expected)
-        case "gte":
-            return bool(value >= expected)
-        case "lt":
-            return bool(value < expected)
-        case _:
-            return bool(value <= expected)
+    return bool(_COMPARISONS[name](value, expected))
 
 
 def _is_number(value: Any) -> bool:

@@ -33,12 +33,13 @@ class ReopenRefusal(StrEnum):
 SENTENCES: dict[ReopenRefusal, str] = {
     ReopenRefusal.NOT_FINISHED: "The lead has not finished: it waits, or is being called.",
     ReopenRefusal.BEING_CALLED: "A call to it is still going on. Wait for its end.",
-    ReopenRefusal.CALL_UNKNOWN: "Nobody knows whether its last call took place, and its carrier could not say so. "
-    "Look the call up in the carrier's own console, and try again when the carrier's call list can be read.",
-    ReopenRefusal.CALL_FOUND: "Its carrier does know the call whose fate was unknown. The lead ends as that call did.",
-    ReopenRefusal.DO_NOT_CALL: "This person is on a list of those who are not to be called.",
+    ReopenRefusal.CALL_UNKNOWN: "It is unknown whether its last call took place, and the carrier did not report "
+    "it. Look the call up in the carrier's own console, and try again when the "
+    "carrier's call list can be read.",
+    ReopenRefusal.CALL_FOUND: "The carrier has the call whose outcome was unknown. The lead ends as that call did.",
+    ReopenRefusal.DO_NOT_CALL: "This person is on a do-not-call list.",
     ReopenRefusal.NOT_PERMITTED: "The calling policy does not let this person be called at any time.",
-    ReopenRefusal.EXPIRED: "The moment from which nobody was to call it has come, or comes before it could be called.",
+    ReopenRefusal.EXPIRED: "The lead has expired, or expires before it could be called.",
     ReopenRefusal.ATTEMPTS_USED_UP: f"It has had {ATTEMPTS_MAX} attempts, which is the most that a lead may have.",
     ReopenRefusal.CAMPAIGN_STOPPED: "Its campaign was stopped for good.",
     ReopenRefusal.NOT_FOUND: "There is no such lead.",

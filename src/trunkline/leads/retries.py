@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trunkline.leads.immutable import Frozen
-from trunkline.leads.legacy_outcomes import rule_words
+from trunkline.leads.outcomes import rule_words
 
 BASE_S = 60.0
 FACTOR = 2.0
@@ -32,7 +32,7 @@ class RetryRule(Frozen):
 
 class Retries(Frozen):
     """`by_outcome` names outcomes, reasons (FAILED, TIMEOUT) or words of agents; a reason counts before its outcome.
-    The words that NO_AGENT and BUSY had before are understood: see `legacy_outcomes`."""
+    The words that NO_AGENT and BUSY had before are understood: see `outcomes.LEGACY`."""
 
     base_s: float = Field(BASE_S, ge=1, le=86_400)
     factor: float = Field(FACTOR, ge=1, le=10)

@@ -13,8 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trunkline.leads.abandon_message import NAMES_THE_CALLER, Message
-from trunkline.leads.abandonment import Share
+from trunkline.leads.abandonment import NAMES_THE_CALLER, Message, Share
 from trunkline.leads.immutable import Frozen
 from trunkline.leads.limits import PersonLimit
 from trunkline.leads.windows import HolidayCalendar, TimeSpan, Weekday, Window
@@ -35,22 +34,22 @@ class AbandonedCalls(Frozen):
         None, description="Of the calls that a person answered, over 30 days. 0: an agent for every call."
     )
     message: Message | None = Field(
-        None, description="What whoever was abandoned hears, unless the policy says it otherwise."
+        None, description="The message for an abandoned call, unless the policy sets another one."
     )
-    ring_min_s: int | None = Field(None, ge=1, le=120, description="How long a phone rings at least.")
+    ring_min_s: int | None = Field(None, ge=1, le=120, description="The minimum ring time.")
 
 
 class Pack(Frozen):
     """Without a country and without prefixes it applies to all numbers."""
 
     name: PackName
-    as_of: date = Field(description="When somebody last compared it with the law.")
+    as_of: date = Field(description="When it was last compared with the law.")
     note: str = Field(max_length=500)
     windows: tuple[Window, ...] = Field((), max_length=20)
     person_limits: tuple[PersonLimit, ...] = Field((), max_length=10)
     abandoned_calls: AbandonedCalls | None = None
     region: str | None = Field(None, pattern=r"^[A-Z]{2}$", description="The country of the callee's number.")
-    prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="In the place of the country.")
+    prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="Instead of the country.")
 
     def concerns(self, phone: str) -> bool:
         if self.prefixes:
@@ -83,7 +82,7 @@ def named(name: str, known: Mapping[str, Pack]) -> Pack:
     return Pack(
         name=name,
         as_of=date.min,
-        note="Nobody knows this pack any more.",
+        note="This pack does not exist any more.",
         windows=tuple(window for pack in PACKS.values() for window in pack.windows)[:20],
         abandoned_calls=_NONE_ABANDONED,
     )

@@ -4,13 +4,16 @@
 Requests that the carrier refused because of the person count separately: a lead that no carrier accepts ends too. So do
 calls that were answered while no agent was there: such a lead retries twice, without using an attempt, and then ends.
 Failures of the account, our number or our network cost no lead anything.
+
+A lead that was cancelled while it was being called is not called again, whatever the retry rules say.
 """
 
 from datetime import datetime, timedelta
 
-from trunkline.leads.outcomes import CallVerdict, Facts, verdict
+from trunkline.leads.outcomes import CallVerdict, verdict
 from trunkline.leads.retries import DEFAULT, Retries
-from trunkline.model import Budget, Finish, LeadDecision, Outcome, Retry
+from trunkline.model import Budget, CallFacts, Finish, LeadDecision, Outcome, Retry
+from trunkline.store.attempts import ReportedOutcome
 
 # A callback that a person asked for is within a year: an agent's model that gets the year wrong does not count.
 CALLBACK_MAX = timedelta(days=366)
@@ -26,20 +29,25 @@ OUR_FAILING_DELAY_S = 2.0
 
 
 def after_facts(
-    facts: Facts, budget: Budget, retries: Retries = DEFAULT, now: datetime | None = None
+    facts: CallFacts,
+    report: ReportedOutcome | None,
+    budget: Budget,
+    retries: Retries = DEFAULT,
+    now: datetime | None = None,
 ) -> LeadDecision:
     """A call has ended, by all evidence. A person who opted out is not called again; one who asked for a callback is,
     as long as the budget lasts."""
-    call = verdict(facts)
+    call = verdict(facts, report)
     finish = Finish(call.outcome, call.reason, call.word)
     if call.outcome is Outcome.NO_AGENT:
         return _without_agent(call, budget, retries) or finish
-    if facts.agent.opt_out or budget.attempt_count >= budget.max_attempts:
+    if (report and report.opt_out) or budget.attempt_count >= budget.max_attempts:
         return finish
-    return _callback(facts.agent.callback_at, now) or _retry(call, budget, retries) or finish
+    return _callback(report, now) or _retry(call, budget, retries) or finish
 
 
-def _callback(at: datetime | None, now: datetime | None) -> Retry | None:
+def _callback(report: ReportedOutcome | None, now: datetime | None) -> Retry | None:
+    at = report.callback_at if report else None
     if at is None or now is None or not timedelta(0) < at - now <= CALLBACK_MAX:
         return None
     return Retry(max((at - now).total_seconds(), 1.0))
@@ -92,3 +100,9 @@ def after_unexplained(
 def after_throttling(retry_after_s: float) -> LeadDecision:
     """The carrier is too busy: no fault of the lead, so it costs nothing."""
     return Retry(max(retry_after_s, 1.0), counted=False)
+
+
+def after_cancellation(decision: LeadDecision, reason: str | None, *, hang_up: bool) -> LeadDecision:
+    """The lead was cancelled while it was being called. Where the call was to be hung up, the lead is ABORTED, whatever
+    was said until then; where it was only to be the last, a conversation keeps its outcome."""
+    return Finish(Outcome.ABORTED, reason) if isinstance(decision, Retry) or hang_up else decision

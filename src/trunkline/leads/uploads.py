@@ -10,7 +10,7 @@ import io
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -33,12 +33,8 @@ class UploadRow(NamedTuple):
 
 
 class Rows(Protocol):
-    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
-        """The rows that are complete now."""
-        ...
-
-    def end(self) -> Iterator[UploadRow]:
-        """The rows that the end of the upload completed."""
+    def read(self, chunk: bytes, *, is_end: bool = False) -> Iterator[UploadRow]:
+        """The rows that are complete with this chunk, or with the end of the upload."""
         ...
 
 
@@ -62,18 +58,15 @@ class LineSplitter:
         self._tail = b""
         self._is_skipping = False
 
-    def feed(self, chunk: bytes) -> Iterator[bytes | None]:
+    def read(self, chunk: bytes, *, is_end: bool) -> Iterator[bytes | None]:
         *whole, self._tail = (self._tail + chunk).split(b"\n")
         for line in whole:
             yield self._checked(line)
             self._is_skipping = False
-        if len(self._tail) > ROW_BYTES_MAX:
-            self._tail, self._is_skipping = b"", True
-
-    def end(self) -> Iterator[bytes | None]:
-        if self._tail or self._is_skipping:
+        if is_end and (self._tail or self._is_skipping):
             yield self._checked(self._tail)
-        self._tail = b""
+        elif len(self._tail) > ROW_BYTES_MAX:
+            self._tail, self._is_skipping = b"", True
 
     def _checked(self, line: bytes) -> bytes | None:
         return None if self._is_skipping or len(line) > ROW_BYTES_MAX else line
@@ -86,14 +79,8 @@ class JsonLines:
         self._lines = LineSplitter()
         self._no = 0
 
-    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
-        yield from self._rows(self._lines.feed(chunk))
-
-    def end(self) -> Iterator[UploadRow]:
-        yield from self._rows(self._lines.end())
-
-    def _rows(self, lines: Iterable[bytes | None]) -> Iterator[UploadRow]:
-        for line in lines:
+    def read(self, chunk: bytes, *, is_end: bool = False) -> Iterator[UploadRow]:
+        for line in self._lines.read(chunk, is_end=is_end):
             if line is None or line.strip():
                 self._no += 1
                 yield UploadRow(self._no, None, _TOO_LONG) if line is None else self._row(line)
@@ -119,15 +106,7 @@ class JsonArray:
         self._no = 0
         self._awaits = "["
 
-    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
-        yield from self._read(chunk, is_end=False)
-
-    def end(self) -> Iterator[UploadRow]:
-        yield from self._read(b"", is_end=True)
-        if self._awaits != "nothing":
-            raise BrokenUpload("bad_json", f"The JSON array ends within row {self._no + 1}.")
-
-    def _read(self, chunk: bytes, *, is_end: bool) -> Iterator[UploadRow]:
+    def read(self, chunk: bytes, *, is_end: bool = False) -> Iterator[UploadRow]:
         try:
             self._text = self._text[self._at :] + self._decode_text(chunk, is_end)
         except UnicodeDecodeError:
@@ -143,6 +122,8 @@ class JsonArray:
                 yield row
             else:
                 self._punctuation(self._text[self._at])
+        if is_end and self._awaits != "nothing":
+            raise BrokenUpload("bad_json", f"The JSON array ends within row {self._no + 1}.")
 
     def _skip_space(self) -> int:
         match = _SPACE.match(self._text, self._at)
@@ -214,17 +195,13 @@ class CsvLines:
         self._open = _Open()
         self._queue: deque[bytes | None] = deque()
 
-    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
-        self._queue.extend(self._lines.feed(chunk))
+    def read(self, chunk: bytes, *, is_end: bool = False) -> Iterator[UploadRow]:
+        self._queue.extend(self._lines.read(chunk, is_end=is_end))
         yield from self._take()
-
-    def end(self) -> Iterator[UploadRow]:
-        self._queue.extend(self._lines.end())
-        yield from self._take()
-        while self._open.lines:
+        while is_end and self._open.lines:
             yield from self._give_up()
             yield from self._take()
-        if not self._columns:
+        if is_end and not self._columns:
             raise BrokenUpload("bad_csv", "The first line must name the columns, and there is none.")
 
     def _take(self) -> Iterator[UploadRow]:

@@ -6,12 +6,13 @@ change: the bounds of spans, midnights, and clock changes.
 """
 
 import re
-from bisect import bisect
+from bisect import bisect, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import chain
+from operator import attrgetter
 from typing import Annotated, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -80,9 +81,11 @@ class HolidayCalendar(Frozen):
 
 class Window(Frozen):
     spans: tuple[TimeSpan, ...] = Field(min_length=1, max_length=50)
-    timezone: ZoneName | None = Field(None, description="Left out: where the callee is.")
-    holidays: tuple[HolidayCalendar, ...] = Field((), max_length=10, description="Nobody is called on these.")
-    closed_on: tuple[date, ...] = Field((), max_length=400, description="Nor on these days.")
+    timezone: ZoneName | None = Field(None, description="Left out: the callee's time zone.")
+    holidays: tuple[HolidayCalendar, ...] = Field(
+        (), max_length=10, description="No calls on these public holidays."
+    )
+    closed_on: tuple[date, ...] = Field((), max_length=400, description="No calls on these days.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,37 +115,47 @@ def is_open(rules: Iterable[WindowRule], at: datetime) -> bool:
 def next_opening(rules: tuple[WindowRule, ...], at: datetime) -> Opening | None:
     """The opening at this time or the next one after it. None: it never opens.
 
-    Cached per rules, because thousands of leads share them: an opening is the answer until it has closed.
+    Cached, because thousands of leads share their rules, and the leads of an upload are due at a thousand times of the
+    same days: an opening is the answer for every time from that of the search until it has closed.
     """
     at = at.astimezone(UTC)
-    search = _searches.get(rules)
+    known = _searches.get(rules, ())
+    place = bisect(known, at, key=_SINCE)
+    search = known[place - 1] if place else None
     if search is None or not search.answers(at):
-        if len(_searches) >= SEARCHES_MAX:
+        search = _Search(at, _search(rules, at))
+        if sum(map(len, _searches.values())) >= SEARCHES_MAX:
             _searches.clear()
-        search = _searches[rules] = _Search(at, _search(rules, at))
+        insort(_searches.setdefault(rules, []), search, key=_SINCE)
     opening = search.opening
     return opening and Opening(max(at, opening.opens_at), opening.closes_at)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The result of a search that began at `searched_at`."""
+    """The result of a search from `since` on."""
 
-    searched_at: datetime
+    since: datetime
     opening: Opening | None
 
     def answers(self, at: datetime) -> bool:
+        """At `since` or later."""
         until = self.opening.closes_at if self.opening else None
-        return self.searched_at <= at < (until or self.searched_at + _DAY)
+        return at < (until or self.since + _DAY)
 
 
-SEARCHES_MAX = 4096
-_searches: dict[tuple[WindowRule, ...], _Search] = {}
+SEARCHES_MAX = 16_384
+# By the times from which on they were searched. When there are too many, all are dropped.
+_searches: dict[tuple[WindowRule, ...], list[_Search]] = {}
+_SINCE = attrgetter("since")
 
 
 def _search(rules: tuple[WindowRule, ...], at: datetime) -> Opening | None:
     opens_at = at if is_open(rules, at) else _first_open(rules, at)
-    return None if opens_at is None else Opening(opens_at, _closes_at(rules, opens_at))
+    if opens_at is None:
+        return None
+    later = (bound for bound in _bounds(rules, opens_at.date(), NEAR_DAYS) if bound > opens_at)
+    return Opening(opens_at, next((bound for bound in later if not is_open(rules, bound)), None))
 
 
 def _first_open(rules: tuple[WindowRule, ...], at: datetime) -> datetime | None:
@@ -159,11 +172,6 @@ def _distinct_clocks(zones: tuple[str, ...], day: date) -> tuple[str, ...]:
     weeks = [noon + timedelta(weeks=week) for week in range(FAR_DAYS // 7)]
     by_clock = {tuple(week.astimezone(ZoneInfo(zone)).utcoffset() for week in weeks): zone for zone in zones}
     return tuple(by_clock.values())
-
-
-def _closes_at(rules: tuple[WindowRule, ...], opens_at: datetime) -> datetime | None:
-    later = (bound for bound in _bounds(rules, opens_at.date(), NEAR_DAYS) if bound > opens_at)
-    return next((bound for bound in later if not is_open(rules, bound)), None)
 
 
 def _covers(window: Window, local: datetime) -> bool:

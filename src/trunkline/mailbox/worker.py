@@ -329,7 +329,7 @@ class MailboxWorker(Loop):
         place = self._give_up(attempt)
         self._free_slot(attempt.slot_task)
         leave_behind(attempt.slot_task)
-        error = HandlerStuck(f"The handler was told to stop and goes on, at {place}")
+        error = HandlerStuck(f"The handler was cancelled and goes on, at {place}")
         failing = asyncio.create_task(self._processor.abandon(attempt, error), name="mailbox_abandoned")
         self._abandoning.add(failing)
         failing.add_done_callback(self._abandoned)

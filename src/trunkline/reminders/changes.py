@@ -12,8 +12,7 @@ from uuid import UUID
 from trunkline.model import new_id
 from trunkline.reminders.making import advanced, moved, next_place, next_to_ring
 from trunkline.reminders.request import stored_series
-from trunkline.reminders.series import OccurrenceTime
-from trunkline.reminders.walltime import instant
+from trunkline.reminders.series import OccurrenceTime, instant
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, reminders
 from trunkline.store.database import Connection
@@ -58,24 +57,25 @@ async def skip(
     """One occurrence: the next one to ring, or the one at that wall time. None: there is no such occurrence to skip.
 
     One that is a lead already is ended as long as it waits: until its intent."""
-    for each in await _leads_of(tx, reminder, wall):
+    ringing: Sequence[OpenLead | WaitingOccurrence] = (
+        await next_to_ring(tx, reminder)
+        if wall is None
+        else await reminders.open_leads(tx, reminder.id, wall)
+    )
+    for each in ringing:
         if await _end(tx, reminder, [each.lead_id], "asked"):
             return await reminders.finish(tx, reminder), OccurrenceTime(each.wall_at, reminder.now, 0)
     place = _find(reminder, wall)
-    if place is None or not await reminders.insert_occurrence(tx, _skipped(reminder, place)):
+    if place is None:
+        return None
+    skipped = NewOccurrence(
+        new_id(), reminder.id, place.wall, place.at, "SKIPPED", "asked", reminder.max_attempts
+    )
+    if not await reminders.insert_occurrence(tx, skipped):
         return None
     if place == next_place(reminder):
         reminder = await moved(tx, advanced(reminder, stored_series(reminder), place))
     return reminder, place
-
-
-async def _leads_of(
-    tx: Connection, reminder: Reminder, wall: datetime | None
-) -> Sequence[OpenLead | WaitingOccurrence]:
-    """Of the occurrence at that wall time, or of those that ring next."""
-    if wall is not None:
-        return await reminders.open_leads(tx, reminder.id, wall)
-    return await next_to_ring(tx, reminder)
 
 
 def _find(reminder: Reminder, wall: datetime | None) -> OccurrenceTime | None:
@@ -88,12 +88,6 @@ def _find(reminder: Reminder, wall: datetime | None) -> OccurrenceTime | None:
             break
         place = series.after(place)
     return place if place is not None and place.wall == wall else None
-
-
-def _skipped(reminder: Reminder, place: OccurrenceTime) -> NewOccurrence:
-    return NewOccurrence(
-        new_id(), reminder.id, place.wall, place.at, "SKIPPED", "asked", reminder.max_attempts
-    )
 
 
 async def _end_waiting(tx: Connection, reminder: Reminder, reason: str, *, hang_up: bool = False) -> None:

@@ -119,7 +119,7 @@ async def _make_lead(tx: Connection, reminder: Reminder, occurrence: NewOccurren
             lead = await leads.insert(tx, new)
             crash_point("reminders.after_lead")
             if lead is None:
-                await _fail(tx, occurrence, "This person is on a list of those who are not to be called.")
+                await _fail(tx, occurrence, "This person is on a do-not-call list.")
                 return []
             await reminders.give_lead(tx, occurrence.id, lead.id, lead.version, None)
             return [lead.id]

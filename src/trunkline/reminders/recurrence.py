@@ -1,6 +1,6 @@
 """Recurrence rules (RFC 5545), in wall time and one occurrence at a time. Pure.
 
-A rule names days and hours of the wall clock; `walltime` converts these to instants. Nothing here lists all
+A rule names days and hours of the wall clock; `series` converts these to instants. Nothing here lists all
 occurrences: a rule may have no end. The next one is found from the last one, as if the rule had begun there. That is
 the same rule, because every occurrence lies in a period that the interval does not leave out, and has the day, month
 and time that the rule would take from its start. So a step costs the same in the tenth year too.
@@ -105,7 +105,9 @@ def _split(text: str) -> dict[str, str] | BadRule:
 
 def _frequency(parts: dict[str, str]) -> BadRule | None:
     if parts.get("FREQ") not in _FREQUENCIES:
-        return BadRule(f"FREQ must be one of {', '.join(_FREQUENCIES)}: nobody is called every minute.")
+        return BadRule(
+            f"FREQ must be one of {', '.join(_FREQUENCIES)}: calls every minute are not supported."
+        )
     if parts["FREQ"] == "HOURLY" and "BYSETPOS" in parts:
         return BadRule("BYSETPOS chooses among the days of a period: an hour has none.")
     return None

@@ -1,4 +1,8 @@
-"""A series and its position. Pure.
+"""A series and its position, in wall time and as instants. Pure.
+
+A wall time that does not exist, because clocks are put forward over it, rings as long after the change as it is after
+the gap began: 02:30 becomes 03:30. One that exists twice, because clocks are put back, rings the first time only. Both
+follow RFC 5545.
 
 Instants only grow. Where clocks are put forward, two wall times may be one instant, or swap (02:30 rings at 03:30,
 after 03:00): an occurrence that does not come after the one before it is left out.
@@ -6,11 +10,16 @@ after 03:00): an occurrence that does not come after the one before it is left o
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from trunkline.reminders import recurrence
 from trunkline.reminders.recurrence import RecurrenceRule
-from trunkline.reminders.walltime import instant
+
+
+def instant(wall: datetime, zone: str) -> datetime:
+    """In UTC."""
+    return wall.replace(tzinfo=ZoneInfo(zone), fold=0).astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,7 @@ STATES: tuple[State, ...] = ("SCHEDULED", "PROCESSING", "COMPLETED", "PENDING_RE
 
 # The call was answered, and yet the person did not get the message.
 _NOT_DELIVERED = frozenset(
-    {
-        Outcome.NO_ANSWER,
-        Outcome.BUSY,
-        Outcome.NO_AGENT,
-        Outcome.VOICEMAIL,
-        Outcome.ABORTED,
-        Outcome.UNKNOWN,
-    }
+    {Outcome.NO_ANSWER, Outcome.BUSY, Outcome.NO_AGENT, Outcome.VOICEMAIL, Outcome.ABORTED, Outcome.UNKNOWN}
 )
 
 
@@ -38,6 +31,8 @@ class LogLine(NamedTuple):
 
 def followed(seen: Followed) -> StateChange:
     state = _state(seen)
+    # Attempts that were followed by another one, or will be: all that have ended, but one that ended its lead.
+    retries = len(seen.attempt_nos) if seen.lead_status == LeadStatus.BACKLOG else len(seen.attempt_nos) - 1
     return StateChange(
         id=seen.id,
         state=state,
@@ -48,7 +43,7 @@ def followed(seen: Followed) -> StateChange:
         idempotency_key=_idempotency_key(seen),
         external_call_id=seen.carrier_call_id,
         attempts_told=max(len(seen.attempt_nos), seen.attempts_told),
-        retries_told=max(_retries(seen), seen.retries_told),
+        retries_told=max(retries, seen.retries_told, 0),
     )
 
 
@@ -65,15 +60,6 @@ def lines(seen: Followed, change: StateChange) -> Iterator[LogLine]:
             yield LogLine("warning", f"Reminder {seen.id} failed, scheduling retry")
     if change.state == "FAILED":
         yield LogLine("error", f"Reminder {seen.id} permanently failed")
-
-
-def _retries(seen: Followed) -> int:
-    """How many attempts were followed by another one, or will be: all that have ended, but one that ended its lead."""
-    match seen.lead_status:
-        case LeadStatus.BACKLOG:
-            return len(seen.attempt_nos)
-        case _:
-            return max(len(seen.attempt_nos) - 1, 0)
 
 
 def _state(seen: Followed) -> State:

@@ -204,7 +204,7 @@ class Allocator:
         except BusUnavailable as error:
             if row is None:
                 raise
-            log.warning("router.release_untold", call_id=call_sid, reason=str(error))
+            log.warning("router.release_not_projected", call_id=call_sid, reason=str(error))
             told = None
         if told is not None:
             return Released(told.pod, told.source_pool, told.was_draining)
@@ -427,7 +427,7 @@ async def _bounded(work: Coroutine[Any, Any, None]) -> None:
         async with asyncio.timeout(2.0):
             await work
     except (BusUnavailable, TimeoutError) as error:
-        log.info("router.valkey_untold", reason=str(error))
+        log.info("router.valkey_not_updated", reason=str(error))
 
 
 def _slot(proposed: object) -> Slot | None:

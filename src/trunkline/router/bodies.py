@@ -59,8 +59,8 @@ def reset(pod: str, done: Reset) -> dict[str, Any]:
     messages = []
     if done.still_named:
         messages.append(
-            "Pod is free here, but it still names a call: somebody may be talking, or its agent hangs. "
-            "Its agent may refuse calls until it lets go; if it does not, restart it."
+            "Pod is free here, but its heartbeats still name a call: a person may be talking, or its agent "
+            "hangs. Its agent may refuse calls until that call ends; if it does not, restart the pod."
         )
     if done.hanging:
         # The pod itself counts them, so no write of the router makes room for another call.

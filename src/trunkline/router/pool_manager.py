@@ -106,7 +106,7 @@ class PoolManager(LeaderLoop):
         return self.is_leader and self._announced is self._term
 
     async def run_as_follower(self) -> int:
-        return self._follow("another leads, or nobody")
+        return self._follow("another process leads, or none")
 
     async def run_as_leader(self, term: int) -> int:
         lead = await router_manager.lead(self._bus, self._keys, term)
@@ -347,7 +347,7 @@ class PoolManager(LeaderLoop):
         truth, changed = await self._make_live(term)
         crash_point("router.after_merchants")
         for merchant, config in changed.items():
-            log.info("router.merchant_adopted", merchant_id=merchant, removed=not config)
+            log.info("router.merchant_tier_imported", merchant_id=merchant, removed=not config)
             async with self._database.connection() as conn:
                 await merchants_store.adopt_merchant(conn, merchant, config, truth.get(merchant, ""))
         if changed:

@@ -261,7 +261,7 @@ class PodRegistry(Loop):
                 self._bus, self._keys, [str(row_id) for row_id in ended], tombstone_s=self._config.ended_ttl_s
             )
         except BusUnavailable as error:
-            log.info("router.valkey_untold", reason=str(error))
+            log.info("router.valkey_not_updated", reason=str(error))
 
     def _targets(self, published: Mapping[str, str]) -> list[TierTarget]:
         if "#order" not in published:

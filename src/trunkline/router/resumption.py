@@ -76,4 +76,4 @@ class Resumer:
             async with asyncio.timeout(VALKEY_S):
                 await bus_router.free(self._bus, self._keys, [str(attempt_id)], tombstone_s=0)
         except (BusUnavailable, TimeoutError) as error:
-            log.info("router.valkey_untold", reason=str(error))
+            log.info("router.valkey_not_updated", reason=str(error))

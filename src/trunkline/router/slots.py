@@ -14,7 +14,7 @@ from trunkline.bus import router as bus_router
 from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import Runner, Stale
 from trunkline.errors import BusUnavailable
-from trunkline.model import AgentRoom, Grant, Slot
+from trunkline.model import FreeSlots, Grant, Slot
 from trunkline.router.config import RouterConfig
 from trunkline.settings.tiers import COMMON, chain
 from trunkline.store import allocations
@@ -28,8 +28,8 @@ PROPOSE_S = 0.15
 # How long Postgres picks after a conflict. By then Valkey has the true owners of the slots.
 POSTGRES_ONLY_S = 2.0
 # How long a count of free slots is cached. A count of zero is cached for less: leads may be waiting for a slot.
-ROOM_FRESH_S = 0.5
-NO_ROOM_FRESH_S = 0.1
+FREE_FRESH_S = 0.5
+NONE_FREE_FRESH_S = 0.1
 # While Valkey does not answer, the match does not hold leads back for want of agents: the intent decides.
 _VALKEY_ERRORS: tuple[type[BaseException], ...] = (BusUnavailable, TimeoutError)
 
@@ -40,21 +40,21 @@ class SlotProposer:
         self._keys = keys
         self._database = database
         self._config = config
-        self._room: AgentRoom | None = None
-        self._room_until_s = float("-inf")
+        self._free: FreeSlots | None = None
+        self._free_until_s = float("-inf")
         self._postgres_only_until_s = float("-inf")
 
-    async def room(self) -> AgentRoom | None:
+    async def free_slots(self) -> FreeSlots | None:
         """The slots that Valkey counts as free for dials. None: it does not answer, so the match holds no lead back."""
         now_s = time.monotonic()
-        if now_s >= self._room_until_s:
+        if now_s >= self._free_until_s:
             try:
                 async with asyncio.timeout(PROPOSE_S):
                     free = await bus_router.free_slots(self._bus, self._keys)
             except _VALKEY_ERRORS:
                 free = Stale()
-            self._cache_room(None if isinstance(free, Stale) else free)
-        return self._room
+            self._cache_free(None if isinstance(free, Stale) else free)
+        return self._free
 
     async def propose(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot]:
         may_use_valkey = time.monotonic() >= self._postgres_only_until_s
@@ -63,7 +63,7 @@ class SlotProposer:
 
     async def give_back(self, attempt_ids: Collection[UUID]) -> None:
         """Free proposed slots in Valkey. A lost request costs 5 s: then the pool manager withdraws them."""
-        self._room_until_s = float("-inf")
+        self._free_until_s = float("-inf")
         try:
             async with asyncio.timeout(PROPOSE_S):
                 await bus_router.free(
@@ -82,7 +82,7 @@ class SlotProposer:
                 for (pod, no), owner in owners.items():
                     await bus_router.occupy(self._bus, self._keys, pod, no, str(owner))
         except (*_VALKEY_ERRORS, *UNAVAILABLE) as error:
-            log.warning("agents.owners_untold", reason=str(error))
+            log.warning("agents.owners_not_written", reason=str(error))
 
     async def _from_valkey(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot] | None:
         """None: Valkey is away, or its projection was lost and is not rebuilt yet."""
@@ -94,7 +94,7 @@ class SlotProposer:
             return None
         if isinstance(reserved, Stale):
             return None
-        self._cache_room(reserved.free)
+        self._cache_free(reserved.free)
         return {
             grant.attempt_id: Slot(p.pod, p.slot, p.incarnation, p.source_pool)
             for grant, p in zip(grants, reserved.proposals, strict=True)
@@ -112,15 +112,15 @@ class SlotProposer:
             )
         return allocations.assign([(grant.attempt_id, chains[grant.merchant_id]) for grant in grants], free)
 
-    def _cache_room(self, free: Mapping[str, int] | None) -> None:
+    def _cache_free(self, free: Mapping[str, int] | None) -> None:
         if free is None:
-            self._room = None
-            self._room_until_s = time.monotonic() + NO_ROOM_FRESH_S
+            self._free = None
+            self._free_until_s = time.monotonic() + NONE_FREE_FRESH_S
             return
         common = sum(count for tier, count in free.items() if tier in COMMON)
-        self._room = AgentRoom(common, {tier: n for tier, n in free.items() if tier not in COMMON})
-        fresh_s = NO_ROOM_FRESH_S if self._room.is_none else ROOM_FRESH_S
-        self._room_until_s = time.monotonic() + fresh_s
+        self._free = FreeSlots(common, {tier: n for tier, n in free.items() if tier not in COMMON})
+        fresh_s = NONE_FREE_FRESH_S if self._free.is_none else FREE_FRESH_S
+        self._free_until_s = time.monotonic() + fresh_s
 
 
 class SlotReleaser:

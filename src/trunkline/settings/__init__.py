@@ -5,7 +5,6 @@ settings.http.port
 """
 
 from trunkline.settings.model import ROLES, Role, SettingRow, Settings
-from trunkline.settings.problems import SettingProblem, SettingsError
-from trunkline.settings.reading import load_settings
+from trunkline.settings.reading import SettingProblem, SettingsError, load_settings
 
 __all__ = ["ROLES", "Role", "SettingProblem", "SettingRow", "Settings", "SettingsError", "load_settings"]

@@ -1,15 +1,7 @@
 """Settings of calls: how they are placed, and through which carriers."""
 
-from trunkline.settings.field import Group, env
-from trunkline.settings.values import (
-    AnswerUrl,
-    HttpUrl,
-    Rate,
-    Seconds,
-    Secret,
-    Switch,
-    Text,
-)
+from trunkline.settings.values import AnswerUrl, HttpUrl, Rate, Seconds, Secret, Switch, Text
+from trunkline.settings.variables import Group, account_env, env, operator_env
 
 
 class DispatchSettings(Group):
@@ -21,29 +13,30 @@ class DispatchSettings(Group):
     send_late_max_s: Seconds = env(
         "SEND_LATE_MAX",
         "0.5s",
-        "A call that would leave later than this is not sent, and comes again.",
+        "A call that would be sent later than this is not sent, and its lead waits again.",
     )
-    idle_wait_s: Seconds = env("DIALER_IDLE_WAIT", "1s", "The longest a dialer sleeps before it asks again.")
+    idle_wait_s: Seconds = env(
+        "DIALER_IDLE_WAIT", "1s", "The longest time that a dialer sleeps before its next match."
+    )
     ahead_s: Seconds = env(
         "DIAL_AHEAD",
         "100ms",
-        "So long before its time a call is made ready, with its channel; it leaves on time. At most `100ms`.",
+        "How long before its due time a call is committed, with its channel; the sender sends it on time. At "
+        "most `100ms`.",
     )
-    batch_max: int = env(
-        "DIALER_BATCH_SIZE", 16, "Grants that a dialer takes at most in one go.", ge=1, le=1000
-    )
+    batch_max: int = env("DIALER_BATCH_SIZE", 16, "The maximum of grants in one match.", ge=1, le=1000)
     fallback_starts_per_s: int = env(
         "FALLBACK_CALLS_PER_SECOND",
         20,
-        "Calls that all dialers together start per second at most while Valkey is away and Postgres alone finds"
-        " channels. One of them asks; another takes over within seconds.",
+        "The maximum of calls that all dialers together start per second while Valkey is away and Postgres alone "
+        "finds channels. One of them queries Postgres; another takes over within seconds.",
         ge=1,
         le=100,
     )
     loader_jitter_max_s: Seconds = env(
         "LOADER_JITTER_MAX",
         "5s",
-        "How much later than every five seconds a walk over waiting leads may begin once 100,000 of them wait.",
+        "By how much the loader's scan, every five seconds, may be delayed once 100,000 leads wait.",
     )
 
 
@@ -59,17 +52,16 @@ class CarrierSettings(Group):
     time_limit_s: Seconds = env(
         "CALL_TIME_LIMIT", "1h", "The longest call, `1s` to `24h`. The carrier ends it then."
     )
-    machine_detection: Switch = env(
+    machine_detection: Switch = operator_env(
         "MACHINE_DETECTION",
         "false",
-        "Have the carrier tell whether a machine answered (Twilio, Plivo). It may cost extra.",
-        rank="operator",
+        "Have the carrier detect whether a machine answered (Twilio, Plivo). It may cost extra.",
     )
-    record_calls: Switch = env(
+    record_calls: Switch = operator_env(
         "RECORD_CALLS",
         "false",
-        "Have the carrier record calls (Twilio, Exotel) and tell where. Whether that is allowed is for you to know.",
-        rank="operator",
+        "Have the carrier record calls (Twilio, Exotel) and report the URLs. Whether the law allows that is the "
+        "operator's responsibility.",
     )
 
     answer_fallback_url: AnswerUrl | None = env(
@@ -82,93 +74,75 @@ class CarrierSettings(Group):
     answer_fallback_message: Text = env(
         "ANSWER_FALLBACK_MESSAGE",
         "All agents are currently busy. Please try again later.",
-        "What such a call hears where there is no ANSWER_FALLBACK_URL, or the carrier cannot follow it.",
+        "The message for such a call without ANSWER_FALLBACK_URL, or where the carrier cannot follow it.",
     )
 
 
 class TwilioSettings(Group):
-    base_url: HttpUrl = env(
-        "TWILIO_BASE_URL", "https://api.twilio.com", "Where Twilio's API is.", rank="carrier"
+    base_url: HttpUrl = account_env(
+        "TWILIO_BASE_URL", "https://api.twilio.com", "The base URL of Twilio's API."
     )
-    account_sid: Text | None = env(
-        "TWILIO_ACCOUNT_SID", None, "The account. Unset, Twilio is not used.", rank="carrier"
+    account_sid: Text | None = account_env(
+        "TWILIO_ACCOUNT_SID", None, "The account. Unset, Twilio is not used."
     )
-    auth_token: Secret | None = env(
-        "TWILIO_AUTH_TOKEN", None, "The account's token, which also signs webhooks.", rank="carrier"
+    auth_token: Secret | None = account_env(
+        "TWILIO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
     )
-    starts_per_s: Rate = env(
+    starts_per_s: Rate = account_env(
         "TWILIO_CALLS_PER_SECOND",
         "1",
         "Calls that the account may start per second: what Twilio allows it, or less.",
-        rank="carrier",
     )
 
 
 class PlivoSettings(Group):
-    base_url: HttpUrl = env(
-        "PLIVO_BASE_URL", "https://api.plivo.com", "Where Plivo's API is.", rank="carrier"
+    base_url: HttpUrl = account_env("PLIVO_BASE_URL", "https://api.plivo.com", "The base URL of Plivo's API.")
+    auth_id: Text | None = account_env("PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.")
+    auth_token: Secret | None = account_env(
+        "PLIVO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
     )
-    auth_id: Text | None = env(
-        "PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.", rank="carrier"
-    )
-    auth_token: Secret | None = env(
-        "PLIVO_AUTH_TOKEN", None, "The account's token, which also signs webhooks.", rank="carrier"
-    )
-    starts_per_s: Rate = env(
+    starts_per_s: Rate = account_env(
         "PLIVO_CALLS_PER_SECOND",
         "2",
         "Calls that the account may start per second: what Plivo allows it, or less.",
-        rank="carrier",
     )
 
 
 class ExotelSettings(Group):
-    base_url: HttpUrl = env(
+    base_url: HttpUrl = account_env(
         "EXOTEL_BASE_URL",
         "https://api.exotel.com",
-        "Where Exotel's API is; for accounts in India https://api.in.exotel.com.",
-        rank="carrier",
+        "The base URL of Exotel's API; for accounts in India https://api.in.exotel.com.",
     )
-    sid: Text | None = env("EXOTEL_SID", None, "The account. Unset, Exotel is not used.", rank="carrier")
-    api_key: Text | None = env("EXOTEL_API_KEY", None, "The name that goes with the token.", rank="carrier")
-    api_token: Secret | None = env("EXOTEL_API_TOKEN", None, "The account's token.", rank="carrier")
-    app_id: Text | None = env(
-        "EXOTEL_APP_ID",
-        None,
-        "The flow that answered calls run through. Without it nothing is dialled.",
-        rank="carrier",
+    sid: Text | None = account_env("EXOTEL_SID", None, "The account. Unset, Exotel is not used.")
+    api_key: Text | None = account_env("EXOTEL_API_KEY", None, "The API key that belongs to the token.")
+    api_token: Secret | None = account_env("EXOTEL_API_TOKEN", None, "The account's token.")
+    app_id: Text | None = account_env(
+        "EXOTEL_APP_ID", None, "The flow that answered calls run through. Without it nothing is dialled."
     )
-    time_zone: Text = env(
-        "EXOTEL_TIME_ZONE", "Asia/Kolkata", "The zone in which the account's times are told.", rank="carrier"
+    time_zone: Text = account_env(
+        "EXOTEL_TIME_ZONE", "Asia/Kolkata", "The time zone of the times in the account's reports."
     )
-    starts_per_s: Rate = env(
+    starts_per_s: Rate = account_env(
         "EXOTEL_CALLS_PER_SECOND",
         "3",
         "Calls that the account may start per second: what Exotel allows it, or less.",
-        rank="carrier",
     )
 
 
 class VapiSettings(Group):
-    base_url: HttpUrl = env("VAPI_BASE_URL", "https://api.vapi.ai", "Where Vapi's API is.", rank="carrier")
-    api_key: Secret | None = env(
-        "VAPI_API_KEY", None, "The organisation's private key. Unset, Vapi is not used.", rank="carrier"
+    base_url: HttpUrl = account_env("VAPI_BASE_URL", "https://api.vapi.ai", "The base URL of Vapi's API.")
+    api_key: Secret | None = account_env(
+        "VAPI_API_KEY", None, "The organisation's private key. Unset, Vapi is not used."
     )
-    webhook_secret: Secret | None = env(
-        "VAPI_WEBHOOK_SECRET",
-        None,
-        "What proves a message of Vapi's: sent with it, or its signature made with it.",
-        rank="carrier",
+    webhook_secret: Secret | None = account_env(
+        "VAPI_WEBHOOK_SECRET", None, "The secret of Vapi's messages, which they contain or are signed with."
     )
-    assistant_id: Text | None = env(
-        "VAPI_ASSISTANT_ID",
-        None,
-        "The assistant that talks, unless a lead names another. Needed to dial.",
-        rank="carrier",
+    assistant_id: Text | None = account_env(
+        "VAPI_ASSISTANT_ID", None, "The assistant that talks, unless a lead names another. Needed to dial."
     )
-    starts_per_s: Rate = env(
+    starts_per_s: Rate = account_env(
         "VAPI_CALLS_PER_SECOND",
         "10",
         "Calls that the account may start per second: what Vapi allows it, or less.",
-        rank="carrier",
     )

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from trunkline.settings.field import Group, env
 from trunkline.settings.values import (
     HttpUrl,
     Networks,
@@ -18,6 +17,7 @@ from trunkline.settings.values import (
     Text,
     lower,
 )
+from trunkline.settings.variables import Group, env, operator_env
 
 
 def host_and_process() -> str:
@@ -28,18 +28,16 @@ def host_and_process() -> str:
 class DatabaseSettings(Group):
     """Postgres, the truth."""
 
-    url: PostgresUrl | None = env(
+    url: PostgresUrl | None = operator_env(
         "DATABASE_URL",
         None,
         "Postgres to use. Unset, an embedded one is started in the data folder.",
-        rank="operator",
         repr=False,
     )
-    direct_url: PostgresUrl | None = env(
+    direct_url: PostgresUrl | None = operator_env(
         "DATABASE_DIRECT_URL",
         None,
         "The same database past any pooler, for LISTEN and for migrations. Unset, DATABASE_URL is used.",
-        rank="operator",
         repr=False,
     )
     pool_size: int = env(
@@ -50,11 +48,10 @@ class DatabaseSettings(Group):
         ge=1,
         le=1000,
     )
-    pooler: Literal["none", "transaction"] = env(
+    pooler: Literal["none", "transaction"] = operator_env(
         "DATABASE_POOLER",
         "none",
         "Whether DATABASE_URL leads to a pooler that hands out connections by transaction.",
-        rank="operator",
     )
 
     @property
@@ -66,16 +63,13 @@ class DatabaseSettings(Group):
 class Redis(Group):
     """Valkey or Redis, which makes it fast and may be lost."""
 
-    url: RedisUrl | None = env(
+    url: RedisUrl | None = operator_env(
         "REDIS_URL",
         None,
         "Valkey or Redis to use. Unset, an embedded one is started in the data folder.",
-        rank="operator",
         repr=False,
     )
-    cluster: Switch = env(
-        "REDIS_CLUSTER", "false", "Whether REDIS_URL is a node of a cluster.", rank="operator"
-    )
+    cluster: Switch = operator_env("REDIS_CLUSTER", "false", "Whether REDIS_URL is a node of a cluster.")
     pool_size: int = env(
         "REDIS_POOL_SIZE",
         10,
@@ -104,18 +98,17 @@ class Redis(Group):
 class Http(Group):
     """The API and the metrics page."""
 
-    host: Text = env(
-        "HTTP_HOST", "127.0.0.1", "Address to listen on. `0.0.0.0` opens it to the network.", rank="operator"
+    host: Text = operator_env(
+        "HTTP_HOST", "127.0.0.1", "Address to listen on. `0.0.0.0` opens it to the network."
     )
-    port: Port = env("HTTP_PORT", 8080, "Port of the API.", rank="operator")
-    metrics_port: Port = env(
-        "METRICS_PORT", 9090, "Port of `/metrics` alone. The API's port serves it too.", rank="operator"
+    port: Port = operator_env("HTTP_PORT", 8080, "Port of the API.")
+    metrics_port: Port = operator_env(
+        "METRICS_PORT", 9090, "Port of `/metrics` alone. The API's port serves it too."
     )
-    public_base_url: HttpUrl | None = env(
+    public_base_url: HttpUrl | None = operator_env(
         "PUBLIC_BASE_URL",
         None,
         "Where carriers reach the API; every callback URL begins with it. Unset, the address listened on.",
-        rank="operator",
     )
     fallback_base_url: HttpUrl | None = env(
         "FALLBACK_BASE_URL",
@@ -123,11 +116,11 @@ class Http(Group):
         "Another public URL of the API, from which carriers request the document of a call when PUBLIC_BASE_URL "
         "gave none: another proxy or region. Unset, carriers request it from PUBLIC_BASE_URL once more.",
     )
-    trusted_proxies: Networks = env(
+    trusted_proxies: Networks = operator_env(
         "TRUSTED_PROXIES",
         "",
-        "Whose `X-Forwarded-Host` and `X-Forwarded-Proto` are believed. PUBLIC_BASE_URL, if set, wins over both.",
-        rank="operator",
+        "The proxies whose `X-Forwarded-Host` and `X-Forwarded-Proto` are trusted. PUBLIC_BASE_URL, if set, wins "
+        "over both.",
     )
     read_timeout_s: Seconds = env("HTTP_READ_TIMEOUT", "5s", "How long a request may take to arrive.")
     write_timeout_s: Seconds = env(
@@ -148,11 +141,13 @@ class Http(Group):
 
 
 class Log(Group):
-    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = env(
-        "LOG_LEVEL", "info", "Lines below this level are dropped.", rank="operator"
+    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = operator_env(
+        "LOG_LEVEL", "info", "Lines below this level are dropped."
     )
     format: Annotated[Literal["auto", "json", "console"], BeforeValidator(lower)] = env(
-        "LOG_FORMAT", "auto", "How lines look. `auto` is `console` in a terminal and `json` elsewhere."
+        "LOG_FORMAT",
+        "auto",
+        "The format of log lines. `auto` is `console` in a terminal and `json` otherwise.",
     )
 
 
@@ -170,14 +165,11 @@ class Leader(Group):
         "LEADER_ELECTION_RENEW_DEADLINE", "10s", "A leader that could not renew for this long stops leading."
     )
     retry_period_s: Seconds = env(
-        "LEADER_ELECTION_RETRY_PERIOD", "2s", "Time between two tries to take or renew."
+        "LEADER_ELECTION_RETRY_PERIOD", "2s", "Time between two tries to acquire or renew the lease."
     )
 
 
 class Spans(Group):
-    endpoint: HttpUrl | None = env(
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
-        None,
-        "Where spans are sent by OTLP over HTTP. Unset, there are none.",
-        rank="operator",
+    endpoint: HttpUrl | None = operator_env(
+        "OTEL_EXPORTER_OTLP_ENDPOINT", None, "Where spans are sent by OTLP over HTTP. Unset, there are none."
     )

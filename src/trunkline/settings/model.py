@@ -18,7 +18,6 @@ from trunkline.settings.calling import (
     TwilioSettings,
     VapiSettings,
 )
-from trunkline.settings.field import Group, Rank, env
 from trunkline.settings.infrastructure import (
     DatabaseSettings,
     Http,
@@ -29,16 +28,8 @@ from trunkline.settings.infrastructure import (
     host_and_process,
 )
 from trunkline.settings.routing import Router
-from trunkline.settings.values import (
-    Allowed,
-    Folder,
-    LongSecret,
-    Name,
-    SecretKeys,
-    Text,
-    split_list,
-)
-from trunkline.settings.variables import variables_of
+from trunkline.settings.values import Allowed, Folder, LongSecret, Name, SecretKeys, Text, split_list
+from trunkline.settings.variables import Group, Rank, env, operator_env, variables_of
 from trunkline.settings.workers import ControlSettings, JobSettings, MailboxSettings, Reminders
 
 Source = Literal["default", "environment", "argument"]
@@ -74,33 +65,25 @@ class Settings(Group):
         BeforeValidator(lambda value: ROLES if value == "all" else split_list(value)),
         Field(min_length=1),
         Allowed(f"`all`, or some of {', '.join(f'`{role}`' for role in ROLES)}, with commas between"),
-    ] = env("TRUNKLINE_ROLES", "all", "What this process does.", rank="operator")
-    data_dir: Folder = env(
-        "TRUNKLINE_DATA_DIR",
-        ".trunkline",
-        "Folder of the embedded engines and generated keys.",
-        rank="operator",
+    ] = operator_env("TRUNKLINE_ROLES", "all", "The roles of this process.")
+    data_dir: Folder = operator_env(
+        "TRUNKLINE_DATA_DIR", ".trunkline", "Folder of the embedded engines and generated keys."
     )
-    domain: Name = env(
-        "TRUNKLINE_DOMAIN",
-        "main",
-        "Dispatch domain: what shares numbers and limits shares a domain.",
-        rank="operator",
+    domain: Name = operator_env(
+        "TRUNKLINE_DOMAIN", "main", "Dispatch domain: what shares numbers and limits shares a domain."
     )
     identity: Text = env(
         "POD_NAME", host_and_process, "Name of this process among its peers, and of the leader."
     )
-    secret_keys: SecretKeys = env(
+    secret_keys: SecretKeys = operator_env(
         "TRUNKLINE_SECRET_KEY",
         "",
-        "Encrypts credentials and signs URLs, the same in every process. Unset, one is kept in the data folder.",
-        rank="operator",
+        "Encrypts credentials and signs URLs, the same in every process. Unset, one is stored in the data folder.",
     )
-    admin_key: LongSecret | None = env(
+    admin_key: LongSecret | None = operator_env(
         "TRUNKLINE_ADMIN_KEY",
         None,
-        "The first API key, with the scope `admin`. Unset, one is kept in the data folder.",
-        rank="operator",
+        "The first API key, with the scope `admin`. Unset, one is stored in the data folder.",
     )
     database: DatabaseSettings = DatabaseSettings()
     redis: Redis = Redis()

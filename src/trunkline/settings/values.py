@@ -141,11 +141,7 @@ RedisUrl = Annotated[
 HttpUrl = Annotated[
     str, AfterValidator(_base_url("http", "https")), Allowed("an `http://…` or `https://…` URL")
 ]
-SecretUrl = Annotated[
-    SecretStr,
-    AfterValidator(_secret_url),
-    Allowed("an `http://…` or `https://…` URL"),
-]
+SecretUrl = Annotated[SecretStr, AfterValidator(_secret_url), Allowed("an `http://…` or `https://…` URL")]
 
 
 def _answer_url(url: str) -> str:

@@ -1,21 +1,44 @@
-"""The variables that the model declares, as rows: for reading, for messages, for documentation."""
+"""Declares a setting as a field of a group, with all properties of its variable; and lists the declared variables as
+rows: for reading, for messages, for documentation."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, cast, get_args, get_origin
 
 from annotated_types import Ge, Le
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic.fields import FieldInfo
 
-from trunkline.settings.field import Rank
 from trunkline.settings.values import Allowed
 
 MASK = "***"
 # Up to five digits at the end of a URL, `redis://cache:6379`, are a port.
 _PASSWORD = re.compile(r"((?<=://)[^/:@]*:(?!\d{1,5}$)|(?<=password=))[^/&\s]+?(?=@|&|$)")
+
+# The audience of a setting. `operator`: the operator of an installation decides it. `carrier`: a carrier's account.
+# `tuning`: the default fits nearly everywhere. `ignored`: accepted, since manifests name it, and without effect.
+Rank = Literal["operator", "carrier", "tuning", "ignored"]
+
+
+def env(name: str, default: object, meaning: str, *, rank: Rank = "tuning", **limits: Any) -> Any:
+    """A field that is read from the variable `name`. Its default is written as an operator would write it; the meaning
+    of an ignored one says why it has no effect."""
+    value: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+    return Field(
+        validation_alias=name, description=meaning, json_schema_extra={"rank": rank}, **value, **limits
+    )
+
+
+operator_env = partial(env, rank="operator")
+account_env = partial(env, rank="carrier")
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, validate_by_alias=True, validate_by_name=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +79,9 @@ def _variable(group: str | None, field: FieldInfo) -> Variable:
         default=_default(field),
         allowed=_allowed(marks),
         secret=SecretStr in marks,
-        rank=_rank(field),
+        # As `env` stored it.
+        rank=cast("dict[str, Rank]", field.json_schema_extra)["rank"],
     )
-
-
-def _rank(field: FieldInfo) -> Rank:
-    """The rank that `env` stored."""
-    return cast("dict[str, Rank]", field.json_schema_extra)["rank"]
 
 
 def _default(field: FieldInfo) -> str:

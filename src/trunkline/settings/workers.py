@@ -2,14 +2,8 @@
 
 from typing import Literal
 
-from trunkline.settings.field import Group, env
-from trunkline.settings.values import (
-    Modules,
-    Seconds,
-    SecretUrl,
-    Switch,
-    Text,
-)
+from trunkline.settings.values import Modules, Seconds, SecretUrl, Switch, Text
+from trunkline.settings.variables import Group, env, operator_env
 
 
 class JobSettings(Group):
@@ -35,11 +29,10 @@ class JobSettings(Group):
     )
     history_s: Seconds = env("JOB_HISTORY_RETENTION", "168h", "How long finished jobs are stored.")
     dead_s: Seconds = env("JOB_DEAD_RETENTION", "720h", "How long dead letters wait for a replay.")
-    modules: Modules = env(
+    modules: Modules = operator_env(
         "JOB_MODULES",
         "",
         "Modules that declare job types and recurring jobs of your own, imported at the start.",
-        rank="operator",
     )
     enricher: Text | None = env(
         "CALL_ENRICHER",
@@ -60,7 +53,7 @@ class JobSettings(Group):
 
 
 class MailboxSettings(Group):
-    """Folding the events of calls, and how long the events of every mailbox are kept."""
+    """Folding the events of calls, and how long the events of every mailbox are stored."""
 
     concurrency: int = env(
         "MAILBOX_CONCURRENCY",
@@ -81,7 +74,7 @@ class MailboxSettings(Group):
     keep_s: Seconds = env(
         "MAILBOX_RETENTION",
         "168h",
-        "How long processed events are kept. A repeated event is recognised for as long.",
+        "How long processed events are stored. A repeated event is recognised for as long.",
     )
 
 
@@ -89,25 +82,29 @@ class Reminders(Group):
     """Making the occurrences of reminders, and how often each is tried."""
 
     poll_s: Seconds = env(
-        "SCHEDULER_POLL_INTERVAL_SECONDS", "60s", "How often to look for reminders that are due."
+        "SCHEDULER_POLL_INTERVAL_SECONDS", "60s", "How often the scheduler queries due reminders."
     )
     batch_max: int = env(
         "SCHEDULER_BATCH_SIZE",
         10,
-        "Reminders that one look takes at most. A full one is repeated at once.",
+        "The maximum of reminders of one query. A full one is repeated at once.",
         ge=1,
         le=1000,
     )
     retry_base_s: Seconds = env(
         "RETRY_BASE_DELAY_SECONDS",
         "60s",
-        "How long any lead waits after its first failed attempt, doubled after each further one, unless a policy says "
-        "otherwise. `1s` to `24h`.",
+        "How long any lead waits after its first failed attempt, doubled after each further one, unless a policy "
+        "sets another delay. `1s` to `24h`.",
         ge=1,
         le=86_400,
     )
     attempts_max: int = env(
-        "RETRY_MAX_ATTEMPTS", 3, "Attempts of an occurrence, unless its reminder says otherwise.", ge=1, le=20
+        "RETRY_MAX_ATTEMPTS",
+        3,
+        "Attempts of an occurrence, unless its reminder sets another number.",
+        ge=1,
+        le=20,
     )
 
 
@@ -125,11 +122,11 @@ class ControlSettings(Group):
         None,
         "`package.module:factory` of an OpenFeature provider. Unset, flags are those of the API.",
     )
-    alarm_webhook_url: SecretUrl | None = env(
+    alarm_webhook_url: SecretUrl | None = operator_env(
         "ALARM_WEBHOOK_URL",
         None,
-        "Where any process announces that an alarm was raised, is ongoing or was cleared. Unset, nowhere.",
-        rank="operator",
+        "The URL to which any process announces that an alarm was raised, is ongoing or was cleared. Unset, "
+        "alarms are not announced.",
     )
     alarm_repeat_s: Seconds = env(
         "ALARM_REPEAT", "1h", "How often an ongoing alarm is announced to the webhook again."

@@ -20,7 +20,7 @@ class SlotRule:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentRoom:
+class AgentCapacity:
     """`known`: pods of any tier. `serving`: pods of the requested tiers; `able`: those of them that take calls;
     `is_free`: a dial could reserve one of them now."""
 
@@ -30,7 +30,7 @@ class AgentRoom:
     is_free: bool
 
 
-async def room(conn: Connection, rule: SlotRule, tiers: Sequence[str] | None = None) -> AgentRoom:
+async def capacity(conn: Connection, rule: SlotRule, tiers: Sequence[str] | None = None) -> AgentCapacity:
     """`tiers`: those that a merchant's calls reach. None: all there are."""
     tiers_found = await by_tier(conn)
     serving = {
@@ -40,7 +40,7 @@ async def room(conn: Connection, rule: SlotRule, tiers: Sequence[str] | None = N
     free = await allocations.free_slots(
         conn, {tier: rule.callers_of(tier) for tier in able}, 1, rule.silence_s
     )
-    return AgentRoom(
+    return AgentCapacity(
         known=sum(pods for pods, _ in tiers_found.values()),
         serving=sum(pods for pods, _ in serving.values()),
         able=sum(able.values()),

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from trunkline.model import Agent, Budget, CallFacts, Entry, Finish, Retry
-from trunkline.states import GIVEN_UP, AttemptState, LeadStatus, sources
+from trunkline.states import WRITTEN_OFF, AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import Area
@@ -48,7 +48,7 @@ class Attempt(Value, frozen=True):
     cancel_reason: str | None = None
     hang_up_wanted: bool = False
     lead_outcome: str | None = None
-    # Whose call it is, to whom, since when, and what money was reserved for it.
+    # The call's tenant and callee, its start, and the money that was reserved for it.
     tenant: Tenant = PLATFORM
     campaign_id: UUID | None = None
     phone: Private[str] = ""
@@ -209,7 +209,7 @@ async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
         _SQL.write_results,
         [r.attempt_id for r in results],
         [r.state.value for r in results],
-        [",".join(state for state in sources(r.state) if state not in GIVEN_UP) for r in results],
+        [",".join(state for state in sources(r.state) if state not in WRITTEN_OFF) for r in results],
         [r.call_id for r in results],
         [r.reason for r in results],
     )
@@ -334,7 +334,7 @@ async def mark_in_doubt(conn: Connection, attempt_ids: Sequence[UUID]) -> list[U
 async def write_off(
     tx: Connection, attempt_id: UUID, state: AttemptState, reason: str, held_s: float
 ) -> bool:
-    """End a doubt without a call. False if a webhook came first."""
+    """End an in-doubt attempt without a call. False if a webhook came first."""
     return await tx.fetchval(_SQL.write_off, attempt_id, state.value, reason, held_s) is not None
 
 

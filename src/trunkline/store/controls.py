@@ -163,11 +163,6 @@ async def resume(
     return None if row is None else _control(row)
 
 
-async def may_start(tx: Connection, installation: UUID, beat: int) -> bool:
-    """Inside an intent: no kill switch, no promoter pause, and still the database that the caller has seen."""
-    return bool(await tx.fetchval(_SQL.may_start, installation, beat))
-
-
 async def campaign_owner(conn: Connection, tenant: Tenant, campaign_id: UUID) -> Tenant | None:
     row = await conn.fetchrow(_SQL.campaign_owner, tenant.reseller_id, tenant.merchant_id, campaign_id)
     return None if row is None else Tenant(row["reseller_id"], row["merchant_id"])

@@ -1,4 +1,4 @@
-"""Calls to be hung up, and when the carrier is asked for it."""
+"""Calls to be hung up, and when the request to the carrier is due."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

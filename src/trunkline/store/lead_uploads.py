@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import msgspec
 
 from trunkline.errors import StoreUnavailable
 from trunkline.store.database import Connection
+from trunkline.store.leads import NewLead
 from trunkline.store.sql import Area
 
 _SQL = Area("leads")
@@ -18,10 +20,11 @@ _TABLE = "staged_leads"
 
 
 class StagedLead(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row that passed every check, in the order of the staging table. Small, and not tracked by the garbage
-    collector: thousands of them wait for their batch."""
+    """A row that passed every check. Small, and not tracked by the garbage collector: thousands of them wait for their
+    batch."""
 
     row_no: int
+    payload: str
     id: UUID
     reseller_id: str
     merchant_id: str
@@ -29,7 +32,6 @@ class StagedLead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request_hash: bytes
     phone: str
     timezone: str | None
-    payload: str
     campaign_id: UUID | None
     pool_id: str
     priority: int
@@ -40,6 +42,14 @@ class StagedLead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     closes_at: datetime | None
     is_deferred: bool
     expires_at: datetime | None
+
+
+# As they follow in a staged lead.
+_NEW_VALUES = attrgetter(*StagedLead.__struct_fields__[2:])
+
+
+def staged(row_no: int, payload: bytes, new: NewLead) -> StagedLead:
+    return StagedLead(row_no, payload.decode(), *_NEW_VALUES(new))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -68,6 +69,9 @@ class NewLead:
     # Requested now, yet the window is closed.
     is_deferred: bool = False
     expires_at: datetime | None = None
+
+
+_NEW_VALUES = attrgetter(*NewLead.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,27 +188,7 @@ def _admission(row: Any) -> Admission:
 
 async def insert(tx: Connection, new: NewLead) -> Lead | None:
     """None if the merchant has sent this request before, or if the person is on a do-not-call list."""
-    row = await tx.fetchrow(
-        _SQL.insert,
-        new.id,
-        new.reseller_id,
-        new.merchant_id,
-        new.request_id,
-        new.request_hash,
-        new.phone,
-        new.timezone,
-        new.payload,
-        new.campaign_id,
-        new.pool_id,
-        new.priority,
-        new.max_attempts,
-        new.reporting_webhook_url,
-        new.scheduled_at,
-        new.due_at,
-        new.closes_at,
-        new.is_deferred,
-        new.expires_at,
-    )
+    row = await tx.fetchrow(_SQL.insert, *_NEW_VALUES(new))
     return pick_or_none(Lead, row)
 
 

@@ -1,6 +1,6 @@
-"""Brings a database's schema forward, and says whether a process can run on it.
+"""Migrates a database's schema, and checks whether a process can run on it.
 
-A file is `migrations/NNNN_<kind>_<area>[_<what>].sql`; its number is its place, and nobody else's. Kinds:
+A file is `migrations/NNNN_<kind>_<area>[_<what>].sql`; its number is its place, and unique. Kinds:
 
     baseline    the schema of the first release
     pre         before a deploy: it only expands, so processes of the version before go on working on it
@@ -10,11 +10,11 @@ A file is one transaction, together with its row in `schema_migrations`. One who
 `-- outside a transaction` (CREATE INDEX CONCURRENTLY) is run statement by statement; its row is written before, so that
 one that broke off half-way is known, and is run again from its first statement.
 
-Safe to run twice, and when two run at once: whoever migrates holds an advisory lock. The others ask for it again and
+Safe to run twice, and when two run at once: the migrating process holds an advisory lock. The others try it again and
 again instead of waiting in it: a statement that waits has a snapshot, for whose end CREATE INDEX CONCURRENTLY would
 wait in turn.
 
-A library in somebody else's database has a schema of its own there: the files of its area run with that schema as the
+A library in an application's database has a schema of its own there: the files of its area run with that schema as the
 search path, and `schema_migrations` is in it too. Where nothing is missing nothing is written, so a role that may not
 create tables can use what an owner has made.
 """
@@ -81,10 +81,10 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """For how long a migration waits for those who use its tables, and for others who migrate.
+    """For how long a migration waits for transactions that use its tables, and for other migrations.
 
-    Whoever wants a table behind a migration that waits for it waits too: so it waits shortly, lets everybody pass, and
-    tries again. Outside a transaction nobody waits behind it, and what was begun is better ended."""
+    A transaction that needs a table behind a migration that waits for it waits too: so it waits shortly, lets others
+    pass, and tries again. Outside a transaction no other one waits behind it, and what was begun is better ended."""
 
     lock_timeout_s: float = 2.0
     tries: int = 10
@@ -298,7 +298,7 @@ _LIBRARY_MADE_BEFORE = (
 
 @asynccontextmanager
 async def _alone(database_url: str, patience: Patience) -> AsyncIterator[None]:
-    """Nobody else migrates this database meanwhile. The lock ends with its transaction, so it also works behind a
+    """No other process migrates this database meanwhile. The lock ends with its transaction, so it also works behind a
     transaction pooler."""
     connection = await _connect(database_url)
     try:

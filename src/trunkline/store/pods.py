@@ -101,8 +101,8 @@ async def register(
     if is_same or (known["boot_id"] == "" and known["uid"] != ""):
         if known["sequence"] >= beat.sequence:
             return await _registered(tx, beat.version, known)
-        adopted = await tx.fetchrow(_SQL.adopt, *_values(beat), list(beat.hanging))
-        return await _registered(tx, beat.version, adopted)
+        continued = await tx.fetchrow(_SQL.continue_incarnation, *_values(beat), list(beat.hanging))
+        return await _registered(tx, beat.version, continued)
     await _append_unreached(tx, beat.pod)
     row = await tx.fetchrow(_SQL.replace, *_values(beat), "", True, PAST_BOOTS_MAX, list(beat.hanging))
     assert row is not None, "it is locked"

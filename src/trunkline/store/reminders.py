@@ -15,7 +15,9 @@ _SQL = Area("reminders")
 
 
 @dataclass(frozen=True, slots=True)
-class NewReminder:
+class RequestedReminder:
+    """What a request for a series says."""
+
     id: UUID
     reseller_id: str
     merchant_id: str
@@ -35,35 +37,20 @@ class NewReminder:
     max_attempts: int
     late_s: int
     reporting_webhook_url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewReminder(RequestedReminder):
     next_wall: datetime
     next_at: datetime
     next_no: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reminder:
+class Reminder(RequestedReminder):
     """A series. `next_wall`, `next_at` and `next_no` are the occurrence to be made next. Without one the series is
     active until its last occurrence has ended."""
 
-    id: UUID
-    reseller_id: str
-    merchant_id: str
-    request_id: str | None
-    request_hash: bytes
-    phone: str
-    timezone: str
-    starts_at: datetime
-    rrule: str | None
-    message: str | None
-    assistant_id: str | None
-    payload: dict[str, Any]
-    carrier: str | None
-    pool_id: str
-    has_windows: bool
-    priority: int
-    max_attempts: int
-    late_s: int
-    reporting_webhook_url: str | None
     status: str
     ended_reason: str | None
     next_wall: datetime | None

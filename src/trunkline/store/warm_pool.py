@@ -1,9 +1,9 @@
-"""Connections at hand: one that was just given back goes to whoever comes next, without a way through the pool.
+"""Warm connections: one that was just released goes to the next task, without a way through the pool.
 
 Out of the driver's pool and back into it costs 30 µs of CPU (a proxy, two timers, a shielded task) with warm caches and
 65 without, some 33 % of what a lone statement costs in all (docs/decisions/0052-fast-paths.md). So a few connections
-stay out, as long as nobody waits for one and all went well with them. The pool still opens, counts, limits and closes
-them.
+stay out, as long as no task waits for one and their last use raised no error. The pool still opens,
+counts, limits and closes them.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ PooledConnection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
 # Then it goes through the pool once, which closes connections that have served for long (50,000 statements).
 TURNS_MAX = 1000
-# So many who hold a connection are named to whoever gets none.
+# The error of a task that gets no connection names this many of the tasks that hold one.
 NAMED_MAX = 5
 
 
@@ -36,7 +36,7 @@ class WarmPool:
     ):
         self._pool = pool
         self._name = name
-        # Who has which, and since when on the clock of the event loop. Looked at when somebody gets none.
+        # The task that has each, and since when on the clock of the event loop. For the error of a task that gets none.
         self._in_use: dict[PooledConnection, tuple[asyncio.Task[Any] | None, float]] = {}
         self._retained_max = retained_max
         self._timeout_s = timeout_s
@@ -69,11 +69,11 @@ class WarmPool:
         return connection, 0
 
     def _empty(self) -> str:
-        """Which pool, and who has its connections: those first who have had them longest."""
+        """The pool, and the tasks that have its connections: longest first."""
         now_s = asyncio.get_running_loop().time()
         longest = sorted(self._in_use.values(), key=lambda use: use[1])[:NAMED_MAX]
         holders = "; ".join(
-            f"{task.get_name() if task else 'nobody'} for {now_s - since_s:.1f} s"
+            f"{task.get_name() if task else 'no task'} for {now_s - since_s:.1f} s"
             + (f" at {where(task)}" if task and not task.done() else "")
             for task, since_s in longest
         )
@@ -83,7 +83,7 @@ class WarmPool:
         )
 
     def retain(self, connection: PooledConnection, turns: int) -> bool:
-        """False if it has to go back into the pool: somebody waits there, or it is not as it was handed out."""
+        """False if it has to go back into the pool: a task waits there, or its state has changed."""
         self._in_use.pop(connection, None)
         is_wanted = len(self._retained) < self._retained_max and not self._waiting and not self._is_closed
         if not is_wanted or turns >= TURNS_MAX or not _is_sound(connection):
@@ -96,12 +96,12 @@ class WarmPool:
         await self._pool.release(connection)
 
     def take_away(self, connection: PooledConnection) -> None:
-        """End a connection although somebody has it, who will not give it back. The pool may open another at once."""
+        """End a connection whose task will not release it. The pool may open another at once."""
         if self._in_use.pop(connection, None) is not None:
             connection.terminate()
 
     async def close(self) -> None:
-        """Keep none from now on. The pool can be closed when those in use are back."""
+        """Retain none from now on. The pool can be closed when those in use are back."""
         self._is_closed = True
         while self._retained:
             await self._pool.release(self._retained.pop()[0])
@@ -117,7 +117,7 @@ class WarmPool:
 
 
 class Acquired:
-    """A connection for as long as its block lasts. After an error the pool looks at it before anybody else gets it."""
+    """A connection for as long as its block lasts. After an error the pool checks it before another task gets it."""
 
     __slots__ = ("_connection", "_pool", "_turns")
 
@@ -136,7 +136,7 @@ class Acquired:
 
 
 def _is_sound(connection: PooledConnection) -> bool:
-    """Open, and as it was handed out. One that broke is the pool's again by itself, and answers to nobody."""
+    """Open, and outside a transaction. A broken one returns to the pool by itself."""
     try:
         return not connection.is_closed() and not connection.is_in_transaction()
     except asyncpg.InterfaceError:

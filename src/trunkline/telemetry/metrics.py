@@ -86,8 +86,8 @@ LOOP_FAILURES = _counter("loop_failures_total", "Runs of a loop that ended in an
 LOOP_SECONDS = _histogram("loop_duration_seconds", "Time of one run of a loop.", "loop", buckets=REQUEST_S)
 HANDLERS_STUCK = _counter(
     "handlers_stuck_total",
-    "Handlers of jobs and mailboxes that block the event loop (blocks) or go on although they were told to stop "
-    "(ignores_cancellation; thread: in a thread of theirs). The log names the line.",
+    "Handlers of jobs and mailboxes that block the event loop (blocks) or go on after their cancellation "
+    "(ignores_cancellation; thread: in a thread of their own). The log names the line.",
     "of",
     "kind",
     "how",
@@ -108,28 +108,28 @@ HTTP_SECONDS = _histogram(
 )
 
 # Calls
-LEADS_ACCEPTED = _counter("leads_accepted_total", "Leads that the API has taken in.")
+LEADS_ACCEPTED = _counter("leads_accepted_total", "Leads that the API has accepted.")
 LEADS = _gauge(
-    "leads",
-    "Leads by status: BACKLOG as Postgres estimates it, PROCESSING as it counts it.",
-    "status",
+    "leads", "Leads by status: BACKLOG as Postgres estimates it, PROCESSING as it counts it.", "status"
 )
 LEADS_OVERDUE = _gauge(
     "leads_overdue",
-    "Leads that are due and not yet called, at most 1,000 of each flow, at the loader's last walk.",
+    "Leads that are due and not yet called, at most 1,000 of each flow, at the loader's last scan.",
 )
-SCHEDULE_LEADS = _gauge("schedule_leads", "Leads that Valkey knows: scheduled, waiting and granted.")
+SCHEDULE_LEADS = _gauge("schedule_leads", "Leads in Valkey's projection: scheduled, waiting and granted.")
 GRANTS = _counter("grants_total", "Leads that were paired with a channel.")
 GRANT_WAIT_SECONDS = _histogram(
     "grant_wait_seconds",
     "From a lead's due moment to its grant: how long it waited for its turn and a channel.",
     buckets=LATENESS_S,
 )
-CALLS_IN_FLIGHT = _gauge("calls_in_flight", "Calls that this process is sending, or asking about, right now.")
+CALLS_IN_FLIGHT = _gauge(
+    "calls_in_flight", "Requests to carriers that this process is sending now: dials and queries."
+)
 DISPATCH_LATENESS_SECONDS = _histogram(
     "dispatch_lateness_seconds",
-    "How late calls left for the carrier, from the moment when everything they need was there: lead, window, campaign, "
-    "channel, agent and pace. What they waited for before is in `trunkline_grant_wait_seconds`.",
+    "Lateness of dial requests, from the moment when everything they need was available: lead, window, campaign, "
+    "channel, agent and pace. The wait before that is in `trunkline_grant_wait_seconds`.",
     buckets=LATENESS_S,
 )
 CALLS_PLACED = _counter(
@@ -140,14 +140,12 @@ CALLS_PLACED = _counter(
 )
 CARRIER_REFUSALS = _counter(
     "carrier_refusals_total",
-    "Dial requests that were refused or not sent, by cause: destination, country, number, account, network, unknown, "
-    "or nobody if the request was not sent.",
+    "Dial requests that were refused or not sent, by cause: destination, country, number, account, network, "
+    "unknown, or `nobody` if the request was not sent.",
     "carrier",
     "blames",
 )
-CALL_REPORTS = _counter(
-    "call_reports_total", "Reports of agents on their calls, by what became of them.", "result"
-)
+CALL_REPORTS = _counter("call_reports_total", "Reports of agents on their calls, by result.", "result")
 CALLS_FINISHED = _counter("calls_finished_total", "Ended calls by outcome.", "carrier", "outcome")
 CALLS_BY_PERSON = _counter("calls_answered_by_person_total", "Calls to leads that a person answered.")
 CALLS_ABANDONED = _counter(
@@ -158,8 +156,9 @@ CALLS_ABANDONED = _counter(
 )
 ABANDONED_SHARE = _gauge(
     "abandoned_share",
-    "Of the calls to leads that a person answered, the share that found no agent in time, from 0 to 1, over 10 "
-    "minutes, 24 hours and 30 days (`10m`, `24h`, `30d`). Of all tenants; of one, and of a campaign, the API tells it.",
+    "The abandonment rate: of the calls to leads that a person answered, the share that found no agent in time, "
+    "from 0 to 1, over 10 minutes, 24 hours and 30 days (`10m`, `24h`, `30d`). Of all tenants; the API has that "
+    "of a tenant or a campaign.",
     "span",
 )
 ANSWERED_CALLS = _counter(
@@ -171,12 +170,12 @@ ANSWERED_CALLS = _counter(
 ANSWERED_WITHOUT_AGENT = _counter(
     "answered_without_agent_total", "Outbound calls that were answered and had no agent.", "carrier"
 )
-ATTEMPTS_GIVEN_UP = _counter(
+ATTEMPTS_WRITTEN_OFF = _counter(
     "attempts_given_up_total", "Attempts in doubt that ended as absent or unknown.", "carrier", "state"
 )
 MASS_FREES_STOPPED = _counter(
     "mass_frees_stopped_total",
-    "Times that a healer would have freed very many channels at once, and did not.",
+    "Times that a reconciler would have freed very many channels at once, and did not.",
 )
 FALLBACK_DIALS = _counter(
     "fallback_dials_total", "Calls that were dispatched from Postgres alone, without Valkey."
@@ -185,7 +184,7 @@ INTENTS_REFUSED = _counter(
     "intents_refused_total", "Grants that did not become an attempt, by reason.", "reason"
 )
 PRECHECKS = _counter(
-    "prechecks_total", "Questions to tenants' own systems, by answer: passed, failed, deferred.", "answer"
+    "prechecks_total", "Pre-checks at tenants' own systems, by result: passed, failed, deferred.", "answer"
 )
 CHANNELS_IN_USE = _gauge("channels_in_use", "Channels held, by the number's id.", "number_id")
 CHANNELS_MAX = _gauge("channels_max", "Channels that may be held, by the number's id.", "number_id")
@@ -203,26 +202,28 @@ ROUTER_RESUMPTIONS = _counter(
     "result",
 )
 ROUTER_UNKNOWN_TIERS = _counter(
-    "router_unknown_tiers_total", "Requests of merchants whose config names no tier that there is."
+    "router_unknown_tiers_total", "Requests of merchants whose config names a tier that does not exist."
 )
 ROUTER_PODS = _gauge("router_pods", "Pods of a tier: free, busy and leaving.", "tier")
 ROUTER_FREE = _gauge("router_free_capacity", "Calls that the pods of a tier could take now.", "tier")
 ROUTER_WAITING = _gauge("router_waiting", "Calls that wait for a pod of a tier.", "tier")
-ROUTER_CALLS = _gauge("router_calls", "Calls that have a pod.")
+ROUTER_CALLS = _gauge("router_calls", "Calls with an allocated pod.")
 ROUTER_RECOVERED = _counter(
-    "router_recovered_total", "Pods that were not where they belong, and were put there."
+    "router_recovered_total", "Pods that were missing from their pool, and were added to it."
 )
 ROUTER_ORPHANS = _counter("router_orphans_total", "Calls that lost their pod.")
 ROUTER_FROZEN = _gauge(
-    "router_removals_frozen", "1 while so many pods vanished that none is removed, else 0."
+    "router_removals_frozen",
+    "1 while the pool manager removes no pods because very many vanished at once, else 0.",
 )
 ROUTER_JOURNAL_LOST = _counter(
-    "router_journal_lost_total", "Notes of allocations that could not be kept for long enough to be written."
+    "router_journal_lost_total", "Allocation notes that were dropped before they could be written."
 )
 ROUTER_ENDING = _gauge(
-    "router_ending", "Pods that name a call which is over, or not theirs, or of which handlers hang."
+    "router_ending",
+    "Pods whose heartbeats name a call that has ended or belongs to another pod, or whose handlers hang.",
 )
-ROUTER_KEPT = _gauge("router_kept", "Slots that are kept for dials which are not answered yet.", "tier")
+ROUTER_KEPT = _gauge("router_kept", "Slots reserved for dials that are not answered yet.", "tier")
 
 # Webhooks and mailboxes
 WEBHOOKS_RECEIVED = _counter("webhooks_received_total", "Webhooks that a carrier sent.", "carrier")
@@ -237,7 +238,8 @@ WEBHOOKS_REPEATED = _counter(
 )
 ACCOUNT_LOOKS = _counter(
     "account_looks_total",
-    "Webhooks whose account or proof was not known, by whether the accounts could be read again: looked, unavailable.",
+    "Webhooks whose account or signature was not known, by whether the accounts could be read again: looked, "
+    "unavailable.",
     "result",
 )
 ANSWERS = _counter(
@@ -280,7 +282,9 @@ MAILBOX_BATCH_EVENTS = _histogram(
     "mailbox_batch_events", "Events of one mailbox that were processed together.", "kind", buckets=EVENTS
 )
 MAILBOX_DIED = _counter("mailbox_died_total", "Mailboxes that failed too often and are dead.", "kind")
-MAILBOX_PARKED = _counter("mailbox_parked_total", "Events that could not be read and were set aside.", "kind")
+MAILBOX_PARKED = _counter(
+    "mailbox_parked_total", "Events that a handler could not read and that were parked.", "kind"
+)
 MAILBOX_APPENDED_TO_DEAD = _counter(
     "mailbox_appended_to_dead_total",
     "Appends to a dead mailbox: no worker processes them until it is replayed.",
@@ -290,13 +294,15 @@ MAILBOX_PENDING_NUDGES = _gauge(
     "mailbox_pending_nudges", "Wakeups that were read and not yet acknowledged.", "kind"
 )
 MAILBOXES = _gauge("mailboxes", "Mailboxes that are not idle, as Postgres counts them.", "kind", "status")
-MAILBOX_EVENTS_PENDING = _gauge("mailbox_events_pending", "Events that wait in them.", "kind", "status")
+MAILBOX_EVENTS_PENDING = _gauge(
+    "mailbox_events_pending", "Pending events of these mailboxes.", "kind", "status"
+)
 MAILBOX_OLDEST_SECONDS = _gauge(
     "mailbox_oldest_seconds", "Age of the oldest pending event.", "kind", "status"
 )
 MAILBOX_EVENTS_SET_ASIDE = _gauge(
     "mailbox_events_set_aside",
-    "Events that were set aside within the last 15 minutes, as Postgres counts them.",
+    "Events that were parked within the last 15 minutes, as Postgres counts them.",
     "kind",
 )
 MAILBOXES_UNHANDLED = _gauge(
@@ -309,9 +315,7 @@ MAILBOXES_UNHANDLED = _gauge(
 ISSUES_QUEUED = _counter("issues_queued_total", "Mailboxes of kind `issue` that became queued.")
 ISSUES_PROCESSED = _counter("issues_processed_total", "Mailboxes of kind `issue` that were processed.")
 ISSUES_SECONDS = _histogram(
-    "issues_processing_duration_seconds",
-    "From the claim of an issue to its completion.",
-    buckets=LATENESS_S,
+    "issues_processing_duration_seconds", "From the claim of an issue to its completion.", buckets=LATENESS_S
 )
 ISSUE_BATCH_EVENTS = _histogram(
     "events_per_issue_batch", "Events of one issue that were processed together.", buckets=EVENTS
@@ -326,10 +330,10 @@ JOB_QUEUE_DEPTH = _gauge(
 )
 JOB_DEAD_LETTERS = _gauge(
     "job_dead_letters",
-    "Jobs that failed for good and wait for a replay, as Postgres counts them; beyond 1,000 of a type it stops.",
+    "Dead letters, as Postgres counts them; beyond 1,000 of a type it stops.",
     "job_type",
 )
-JOBS_CLAIMED = _counter("job_claimed_total", "Jobs that a worker took to run.", "job_type", "worker_id")
+JOBS_CLAIMED = _counter("job_claimed_total", "Jobs that a worker claimed.", "job_type", "worker_id")
 JOBS_COMPLETED = _counter(
     "job_completed_total",
     "Runs that ended: success, failed (will be tried again), dead, cancelled, superseded, returned, lease_lost.",
@@ -387,11 +391,12 @@ LOADER_LEADS = _counter(
     "loader_leads_total", "Leads that the loader added to Valkey because they were missing."
 )
 LOADER_LAP_SECONDS = _gauge(
-    "loader_lap_seconds", "How long the loader's last walk over all flows took, pauses included."
+    "loader_lap_seconds", "How long the loader's last scan of all flows took, pauses included."
 )
 LOADER_JITTER_SECONDS = _histogram(
     "loader_jitter_seconds",
-    "How much later than its interval the loader began its next walk: the more leads wait, the wider it is spread.",
+    "How much later than its interval the loader began its next scan: the more leads wait, the wider scans are "
+    "spread.",
     buckets=LATENESS_S,
 )
 CHANNEL_DRIFT = _gauge(

@@ -33,6 +33,7 @@ class OpenTelemetry:
         return OpenTelemetrySpan(self._tracer, name, attributes)
 
     def stop(self) -> None:
+        """Send the pending spans, within the exporter's own timeout."""
         self._provider.shutdown()
 
 

@@ -21,6 +21,8 @@ from trunkline.telemetry.patterns import names_a_person
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
+    from trunkline.telemetry.otel import OpenTelemetry
+
 SpanName = Literal[
     "http.request",
     "leads.ingest",
@@ -47,13 +49,6 @@ class Span(Protocol):
     ) -> None: ...
 
 
-class Tracing(Protocol):
-    def start(self, name: str, attributes: dict[str, object]) -> Span: ...
-
-    def stop(self) -> None:
-        """Send the pending spans, within the exporter's own timeout."""
-
-
 class _NoSpan:
     def add(self, **attributes: object) -> None:
         refuse_personal(attributes)
@@ -66,7 +61,7 @@ class _NoSpan:
 
 
 _NO_SPAN = _NoSpan()
-_tracing: Tracing | None = None
+_tracing: "OpenTelemetry | None" = None
 
 
 def span(name: SpanName, /, **attributes: object) -> Span:

@@ -29,7 +29,7 @@ from trunkline.api.raw_routes import RawRoute
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
-from trunkline.control.provider import Flags
+from trunkline.control.flags import Flags
 from trunkline.control.raising import raise_alarm
 from trunkline.dispatch.checks import Resolution
 from trunkline.jobs.platform.catalogue import JobsApi

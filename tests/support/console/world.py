@@ -23,7 +23,7 @@ from trunkline.api.router_endpoints import raw_routes
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.console.application import Console
-from trunkline.control.provider import Flags
+from trunkline.control.flags import Flags
 from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig

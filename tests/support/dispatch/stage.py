@@ -23,11 +23,10 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import Clock, SystemClock
-from trunkline.control.controls import Controls
-from trunkline.control.stops import Stops
+from trunkline.control.controls import Controls, Stops
 from trunkline.dispatch.batches import RunPrecheck
 from trunkline.dispatch.calls import KIND, CallFold
-from trunkline.dispatch.carrier_responses import ResultWriter
+from trunkline.dispatch.carrier_responses import CarrierResponseWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.checker import Checker
 from trunkline.dispatch.checks import CheckLimits
@@ -198,7 +197,7 @@ class Stage:
             clock,
             self.directory,
             Callbacks("http://trunkline.test", CallbackKeys.from_secrets([SECRET])),
-            ResultWriter(database, bus, Settler(Policies(fresh_s=0)), cooldowns),
+            CarrierResponseWriter(database, bus, Settler(Policies(fresh_s=0)), cooldowns),
             SenderLimits(late_max_s=late_max_s),
             killed=self.controls.killed,
             unwanted=partial(is_cancelled, database),

@@ -2,13 +2,14 @@
 
 from datetime import datetime
 
-from trunkline.leads.outcomes import CarrierFacts, Facts
 from trunkline.leads.retries import DEFAULT, Retries
 from trunkline.leads.settle_decision import after_facts
-from trunkline.model import Budget, LeadDecision
+from trunkline.model import Budget, CallFacts, LeadDecision
+from trunkline.states import AttemptState
 
 
 def after_call(
     answered_at: datetime | None, end_reason: str | None, budget: Budget, retries: Retries = DEFAULT
 ) -> LeadDecision:
-    return after_facts(Facts(CarrierFacts(answered_at, end_reason)), budget, retries)
+    facts = CallFacts(AttemptState.ENDED, answered_at=answered_at, end_reason=end_reason)
+    return after_facts(facts, None, budget, retries)

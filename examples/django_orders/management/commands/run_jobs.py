@@ -7,7 +7,7 @@ from examples.django_orders.work import jobs
 
 
 class Command(BaseCommand):
-    help = "Runs jobs until it is told to stop."
+    help = "Runs jobs until it is stopped."
 
     def handle(self, *args: Any, **options: Any) -> None:
         asyncio.run(jobs.run())

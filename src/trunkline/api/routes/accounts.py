@@ -40,7 +40,7 @@ BaseUrl = Annotated[
 ]
 
 _CREDENTIALS = "By the carrier's own names; docs/reference/carriers.md lists them. Written, never read again."
-_PACE = "Calls it may start per second. Left out, nothing but the carrier slows it."
+_PACE = "The maximum of calls that the account starts per second. Left out: only the carrier limits it."
 _STATUS = "A disabled account is not used: its numbers do not dial, its webhooks are refused."
 # When one of these changes, webhooks signed with the previous one are accepted until the next change.
 _PREVIOUS = {"auth_token": "previous_auth_token", "webhook_secret": "previous_webhook_secret"}
@@ -64,9 +64,11 @@ class AccountIn(Body):
     )
 
     carrier: CarrierName
-    name: AccountName = Field("default", description="What numbers call it by.")
+    name: AccountName = Field("default", description="The name by which numbers refer to the account.")
     credentials: dict[CredentialName, Credential] = Field(max_length=20, description=_CREDENTIALS)
-    base_url: BaseUrl | None = Field(None, description="Where the carrier's API is, if elsewhere than usual.")
+    base_url: BaseUrl | None = Field(
+        None, description="The base URL of the carrier's API, if it is not the usual one."
+    )
     starts_per_s: float | None = Field(None, gt=0, le=10_000, description=_PACE)
     status: Literal["active", "disabled"] = Field("active", description=_STATUS)
 
@@ -77,9 +79,11 @@ class AccountPatch(Body):
     )
 
     credentials: dict[CredentialName, Credential] | None = Field(
-        None, max_length=20, description=f"Those that change; an empty one is removed. {_CREDENTIALS}"
+        None,
+        max_length=20,
+        description=f"The credentials to change; an empty value removes one. {_CREDENTIALS}",
     )
-    base_url: BaseUrl | None = Field(None, description="null: where the carrier's API usually is.")
+    base_url: BaseUrl | None = Field(None, description="null: the carrier's usual base URL.")
     starts_per_s: float | None = Field(None, gt=0, le=10_000, description=_PACE)
     status: Literal["active", "disabled"] | None = Field(None, description=_STATUS)
 
@@ -88,9 +92,12 @@ class AccountOut(Out):
     id: UUID
     carrier: str
     name: str
-    credentials: dict[str, str] = Field(description="Those that are no secrets.")
-    secrets: list[str] = Field(description="The names of those that are.")
-    usable: bool = Field(description="false: sealed under a key that is gone. Enter its credentials again.")
+    credentials: dict[str, str] = Field(description="The credentials that are not secret.")
+    secrets: list[str] = Field(description="The names of the secret credentials.")
+    usable: bool = Field(
+        description="false: the credentials were encrypted with a key that is no longer set. "
+        "Enter them again."
+    )
     base_url: str | None
     starts_per_s: float | None
     status: str
@@ -102,15 +109,13 @@ class AccountOut(Out):
 class AccountUrls(Out):
     """They are signed: share them with the carrier only."""
 
-    inbound: str = Field(description="Asked what to do with a call that comes in.")
-    status: str = Field(description="Told when a call that came in is over.")
-    answer: str = Field(
-        description="Exotel: the URL of the Voicebot applet of the flow that is dialled with."
-    )
+    inbound: str = Field(description="The carrier requests the document of an inbound call here.")
+    status: str = Field(description="The carrier reports the end of an inbound call here.")
+    answer: str = Field(description="Exotel: the URL for the Voicebot applet of the flow of outbound calls.")
 
 
 class AccountQuery(PageQuery):
-    carrier: CarrierName | None = Field(None, description="Only the accounts at this carrier.")
+    carrier: CarrierName | None = Field(None, description="Only accounts at this carrier.")
 
 
 @router.post("", status_code=201, response_model=AccountOut, responses=WRITE_ERRORS, summary="Add an account")
@@ -160,7 +165,7 @@ async def get_account(account_id: UUID, who: ReadKey, api: Deps) -> AccountOut:
     "/{account_id}/urls",
     response_model=AccountUrls,
     responses=WRITE_ERRORS,
-    summary="Get what to enter at the carrier",
+    summary="Get the URLs to enter at the carrier",
 )
 async def get_account_urls(account_id: UUID, who: AdminKey, api: Deps) -> AccountUrls:
     """The URLs for inbound calls. Their signatures are valid for this account only."""
@@ -208,7 +213,7 @@ async def delete_account(account_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
         account = require_found(await accounts.lock(tx, account_id), "account")
         if not await accounts.remove(tx, account_id):
-            raise conflict("in_use", "Numbers dial with this account. Give them another one first.")
+            raise conflict("in_use", "Numbers use this account. Move them to another account first.")
         await record(tx, who, "account.removed", account.id, PLATFORM)
     await _service(api).refresh()
 
@@ -221,7 +226,9 @@ def _require_sight(who: Principal) -> None:
 def _service(api: Api) -> AccountService:
     if api.deps.accounts is None:
         raise ApiError(
-            503, "accounts_unavailable", "This process has no accounts. Ask one with the role api."
+            503,
+            "accounts_unavailable",
+            "This process has no accounts. Send the request to one with the role api.",
         )
     return api.deps.accounts
 

@@ -29,7 +29,7 @@ class AlarmOut(Out):
     )
     severity: Severity
     meaning: str
-    action: str = Field(description="What to do.")
+    action: str = Field(description="What an operator should do.")
     detail: dict[str, Any]
     raised_at: datetime
     seen_at: datetime = Field(description="When it was last raised or measured.")
@@ -48,7 +48,7 @@ class AlarmQuery(PageQuery):
 class ClearIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The carrier has confirmed it"}]})
 
-    reason: Reason = Field(description="Why it is over. It is in the audit log.")
+    reason: Reason = Field(description="Why the alarm is cleared, for the audit log.")
 
 
 @router.get("", response_model=PageOut[AlarmOut], responses=READ_ERRORS, summary="List alarms")

@@ -25,7 +25,7 @@ class AuditOut(Out):
     id: int
     at: datetime
     actor: str = Field(
-        description="`key:<id>` of the API key, or which part of the platform did it by itself."
+        description="`key:<id>` of the API key, or the component of the platform that made the change."
     )
     action: str
     subject: str
@@ -37,7 +37,7 @@ class AuditOut(Out):
 
 class AuditQuery(PageQuery):
     actor: Text | None = Field(None, max_length=200)
-    action: Action | None = Field(None, description="`key.revoked`, or `key` for all of its kind.")
+    action: Action | None = Field(None, description="`key.revoked`, or `key` for all actions on keys.")
     subject: Text | None = Field(None, max_length=200)
     since: Moment | None = None
     until: Moment | None = Field(None, description="Not included.")

@@ -1,7 +1,6 @@
 """Dry runs: simulates a campaign, without calls and without writes."""
 
 import asyncio
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -14,9 +13,9 @@ from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import invalid, unknown
 from trunkline.api.models import WRITE_ERRORS
 from trunkline.api.principal import Principal
-from trunkline.api.routes.leads_bulk import NDJSON, kind_of, upload_problem
-from trunkline.campaigns.planning import PlanSettings, plan, reader, rows_of
-from trunkline.campaigns.rows import Columns, parse_mapping
+from trunkline.api.routes.leads_bulk import kind_of, request_body, upload_problem
+from trunkline.campaigns.plan import PlanSettings, plan_file
+from trunkline.campaigns.rows import parse_mapping
 from trunkline.leads.calling_policy import CallingPolicy, Effective, resolve
 from trunkline.leads.ingest import FieldProblem, ObjectId
 from trunkline.leads.uploads import BrokenUpload
@@ -34,11 +33,11 @@ class PlanQuery(BaseModel):
     settings: str = Field(
         "{}",
         max_length=4000,
-        description='What it is made for, as JSON: `{"policy": {"packs": ["us-tcpa"]}, "channels": 50}`.',
+        description='The campaign to plan, as JSON: `{"policy": {"packs": ["us-tcpa"]}, "channels": 50}`.',
     )
     map: list[str] = Field([], max_length=100, description="`field:column`, as of an upload.")
     merchant_id: ObjectId | None = Field(
-        None, description="Whose policies hold too. Left out: the key's own merchant, or none."
+        None, description="The merchant whose policies apply too. Left out: the key's own merchant, or none."
     )
 
 
@@ -64,17 +63,17 @@ class AssumedOut(BaseModel):
 
 class PlanOut(BaseModel):
     rows: int
-    people: int = Field(description="Who would be called.")
+    people: int = Field(description="People who would be called.")
     calls: int
     answered: int
-    not_reached: int = Field(description="Called as often as allowed, and never answered.")
-    not_called: dict[str, int] = Field(description="Who would not be called, by reason.")
+    not_reached: int = Field(description="People who were called as often as allowed, and did not answer.")
+    not_called: dict[str, int] = Field(description="People who would not be called, by reason.")
     first_call_at: datetime | None
     last_call_at: datetime | None
     ends_at: datetime | None
     calls_per_hour: list[HourOut]
     held_back_by: dict[str, int] = Field(description="In how many minutes each bound held calls back.")
-    problems: list[PlanProblemOut] = Field(description="The first 100 who would not be called.")
+    problems: list[PlanProblemOut] = Field(description="The first 100 people who would not be called.")
     assumed: AssumedOut
 
 
@@ -82,20 +81,10 @@ class PlanOut(BaseModel):
     "/plan",
     response_model=PlanOut,
     responses=WRITE_ERRORS,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {"type": "array", "items": {"type": "object"}},
-                    "example": _EXAMPLE,
-                },
-                NDJSON: {"schema": {"type": "string"}, "example": '{"phone": "+14155550123"}\n'},
-                "text/csv": {"schema": {"type": "string"}, "example": "phone\n+14155550123\n"},
-            },
-        }
-    },
-    summary="Plan a campaign without calling anybody",
+    openapi_extra=request_body(
+        {"type": "object"}, _EXAMPLE, '{"phone": "+14155550123"}\n', "phone\n+14155550123\n"
+    ),
+    summary="Plan a campaign without placing calls",
 )
 async def plan_campaign(
     request: Request, query: Annotated[PlanQuery, Query()], who: LeadsKey, api: Deps
@@ -108,25 +97,12 @@ async def plan_campaign(
         raise invalid(FieldProblem("map", columns))
     policy = await _policy(api, who, query.merchant_id, settings.policy)
     body = await request.body()
-    left = Columns() if kind == "text/csv" else columns
     try:
         # 100,000 rows take a second of CPU: not on the event loop.
         async with api.uploads:
-            return await asyncio.to_thread(_made, (body,), kind, columns, left, settings, policy, now)
+            return await asyncio.to_thread(plan_file, (body,), kind, settings, policy, columns, now)
     except BrokenUpload as error:
         raise upload_problem(error) from None
-
-
-def _made(
-    blocks: Iterable[bytes],
-    kind: str,
-    columns: Columns,
-    left: Columns,
-    settings: PlanSettings,
-    policy: Effective,
-    now: datetime,
-) -> dict[str, Any]:
-    return plan(rows_of(blocks, reader(kind, columns)), settings, policy, left, now)
 
 
 def _settings(text: str, now: datetime) -> PlanSettings:

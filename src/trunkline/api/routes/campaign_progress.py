@@ -30,19 +30,21 @@ class CampaignProgressOut(BaseModel):
     status: Status
     leads: int
     waiting: int = Field(description="Not called yet, or to be called again.")
-    to_be_retried: int = Field(description="Of those that wait, called at least once.")
+    to_be_retried: int = Field(description="Waiting leads that were called at least once.")
     calling: int = Field(description="Being called now.")
     finished: int
-    outcomes: dict[str, int] = Field(description="Of those that have finished.")
+    outcomes: dict[str, int] = Field(description="Of the finished leads, by outcome.")
     attempts: int
-    share: float = Field(description="Of the leads that have finished, from 0 to 1.")
-    finished_per_minute: float = Field(description="In the last ten minutes, or since it runs.")
-    next_due_at: datetime | None = Field(description="When the next of those that wait is due.")
+    share: float = Field(description="The share of finished leads, from 0 to 1.")
+    finished_per_minute: float = Field(description="In the last ten minutes, or since the campaign started.")
+    next_due_at: datetime | None = Field(description="When the next waiting lead is due.")
     estimated_end_at: datetime | None = Field(
-        description="If it goes on as in the last ten minutes, or since it runs, in its windows. null: it does not "
-        "run, is completed, or nobody knows."
+        description="The estimated end, at the pace of the last ten minutes, or since the campaign started, "
+        "within its windows. null: the campaign does not run, is completed, or there is no estimate."
     )
-    abandonment: CampaignSharesOut = Field(description="People who answered and found no agent.")
+    abandonment: CampaignSharesOut = Field(
+        description="Abandoned calls: a person answered, and no agent took the call."
+    )
     as_of: datetime
 
 
@@ -90,11 +92,11 @@ def _progress(
     for tally in tallies:
         by_status[tally.status] += tally.leads
     total, finished = by_status.total(), by_status[LeadStatus.FINISHED]
-    pace = estimate.pace(sum(tally.lately for tally in tallies), campaign.runs_since, campaign.now)
+    per_s = estimate.pace(sum(tally.lately for tally in tallies), campaign.runs_since, campaign.now)
     left = total - finished
     waits = [tally for tally in tallies if tally.status == LeadStatus.BACKLOG]
     is_running = campaign.status == "RUNNING" and left > 0
-    end_at = estimate.ends_at(left, pace.per_s, campaign.now, rules) if is_running else None
+    end_at = estimate.ends_at(left, per_s, campaign.now, rules) if is_running else None
     return CampaignProgressOut.model_validate(
         {
             "status": campaign.status,
@@ -106,7 +108,7 @@ def _progress(
             "outcomes": {tally.outcome: tally.leads for tally in tallies if tally.outcome},
             "attempts": sum(tally.attempts for tally in tallies),
             "share": finished / total if total else 0.0,
-            "finished_per_minute": round(pace.per_s * 60, 2),
+            "finished_per_minute": round(per_s * 60, 2),
             "next_due_at": min((tally.next_due_at for tally in waits if tally.next_due_at), default=None),
             "estimated_end_at": end_at,
             "abandonment": shares,

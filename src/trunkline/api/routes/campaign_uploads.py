@@ -1,6 +1,5 @@
 """Uploads leads of a campaign from a file: CSV, JSON lines or a JSON array, with any names of columns."""
 
-from functools import partial
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -10,37 +9,25 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from trunkline.api.auth import API_ROOT, LeadsKey
-from trunkline.api.deps import Api, Deps
+from trunkline.api.deps import Deps
 from trunkline.api.errors import conflict, invalid
-from trunkline.api.models import WRITE_ERRORS, require_found
+from trunkline.api.models import require_found
 from trunkline.api.ownership import record
-from trunkline.api.routes.leads import schedule_best_effort
 from trunkline.api.routes.leads_bulk import (
-    FAILED,
-    NDJSON,
-    UploadOut,
+    UPLOADED,
     blocks,
     kind_of,
+    request_body,
     take_upload,
     upload_problem,
 )
-from trunkline.campaigns.rows import (
-    FIELDS,
-    NUMBERS,
-    CampaignRows,
-    Columns,
-    Others,
-    parse_mapping,
-    same_person,
-)
+from trunkline.campaigns.rows import CampaignRows, Others, parse_mapping, reader, same_person
 from trunkline.campaigns.spool import Spool
-from trunkline.leads.bulk import ROWS_MAX, Intake
-from trunkline.leads.bulk_loading import AllOrNothing, PieceByPiece
+from trunkline.leads.bulk import ROWS_MAX
 from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.upload_report import UploadReport
-from trunkline.leads.uploads import BrokenUpload, CsvLines, JsonArray, JsonLines, Rows
+from trunkline.leads.uploads import BrokenUpload
 from trunkline.store import campaigns, leads
-from trunkline.store.campaigns import Campaign
 from trunkline.store.leads import AdmissionKey
 
 router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
@@ -64,38 +51,18 @@ class CampaignUploadQuery(BaseModel):
     )
     encoding: Literal["utf-8", "utf-16", "latin-1", "windows-1252"] = "utf-8"
     atomic: bool = Field(
-        False, description="All rows or none, up to 100,000: one that is refused undoes the others."
+        False, description="All rows or none, up to 100,000: one refused row rolls the others back."
     )
     results: Literal["all", "problems"] = Field(
-        "problems", description="Of which rows the answer tells: of all, or of those that made no lead."
+        "problems", description="Which rows the response lists: all, or those that created no lead."
     )
 
 
 @router.post(
     "/{campaign_id}/leads",
     response_model=None,
-    responses={
-        **WRITE_ERRORS,
-        **FAILED,
-        200: {
-            "model": UploadOut,
-            "description": "What became of each row.",
-            "content": {NDJSON: {"schema": {"type": "string"}}},
-        },
-    },
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {"type": "array", "items": {"type": "object"}},
-                    "example": [_ROW],
-                },
-                NDJSON: {"schema": {"type": "string"}, "example": '{"phone": "+14155550123"}\n'},
-                "text/csv": {"schema": {"type": "string"}, "example": _CSV},
-            },
-        }
-    },
+    responses=UPLOADED,
+    openapi_extra=request_body({"type": "object"}, [_ROW], '{"phone": "+14155550123"}\n', _CSV),
     summary="Upload the leads of a campaign",
 )
 async def upload_leads(
@@ -118,11 +85,20 @@ async def upload_leads(
             raise conflict("wrong_status", f"This campaign is {campaign.status}: it takes no more leads.")
         key = AdmissionKey(campaign.merchant_id, campaign.pool_id, campaign.id)
         admission = (await leads.admissions(connection, campaign.tenant, [key]))[key]
-    spool = Spool(query.encoding, _reader(kind, columns), ROWS_MAX if query.atomic else CAMPAIGN_ROWS_MAX)
-    rows = CampaignRows(_reader(kind, columns), campaign, admission.default_region, _left(kind, columns))
+    spool = Spool(query.encoding, reader(kind, columns), ROWS_MAX if query.atomic else CAMPAIGN_ROWS_MAX)
     try:
         await _fill(spool, request)
-        answer = await _load(request, api, campaign, spool, rows, query)
+        answer = await take_upload(
+            request,
+            api,
+            campaign.tenant,
+            spool.blocks(),
+            CampaignRows(kind, campaign, admission.default_region, columns),
+            UploadReport(problems_only=query.results == "problems"),
+            is_atomic=query.atomic,
+            rows_max=CAMPAIGN_ROWS_MAX,
+            hash_of=same_person,
+        )
     finally:
         spool.close()
     async with api.store.writing() as tx:
@@ -135,37 +111,3 @@ async def _fill(spool: Spool, request: Request) -> None:
         await spool.take(blocks(request))
     except BrokenUpload as error:
         raise upload_problem(error) from None
-
-
-async def _load(
-    request: Request, api: Api, campaign: Campaign, spool: Spool, rows: Rows, query: CampaignUploadQuery
-) -> StreamingResponse:
-    report = UploadReport(problems_only=query.results == "problems")
-    loader = (AllOrNothing if query.atomic else PieceByPiece)(
-        api.store, report, partial(schedule_best_effort, api)
-    )
-    intake = Intake(
-        rows,
-        api.store,
-        campaign.tenant,
-        loader,
-        payload_bytes_max=api.deps.limits.payload_bytes_max,
-        rows_max=CAMPAIGN_ROWS_MAX,
-        hash_of=same_person,
-    )
-    return await take_upload(request, api, spool.blocks(), intake, loader, report)
-
-
-def _reader(kind: str, columns: Columns) -> Rows:
-    match kind:
-        case "text/csv":
-            return CsvLines(FIELDS, NUMBERS, columns.name)
-        case "application/json":
-            return JsonArray()
-        case _:
-            return JsonLines()
-
-
-def _left(kind: str, columns: Columns) -> Columns:
-    """The columns that are still to be mapped: the reader has mapped the header of a CSV."""
-    return Columns() if kind == "text/csv" else columns

@@ -45,8 +45,8 @@ class CampaignOut(Out):
     merchant_id: str
     name: str
     status: Status = Field(
-        description="A DRAFT calls nobody. COMPLETED: none of its leads is left to call; it runs again when one is "
-        "added or called again. STOPPING: nobody new is called, and its leads are being ended."
+        description="DRAFT: no lead is called. COMPLETED: no lead is left to call; the campaign runs again when "
+        "one is added or reopened. STOPPING: no new call is started, and its leads are being ended."
     )
     pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
     priority: int
@@ -59,16 +59,16 @@ class CampaignOut(Out):
     stopped_at: datetime | None
     created_at: datetime
     updated_at: datetime
-    completed_at: datetime | None = Field(description="Since when none of its leads is left to call.")
+    completed_at: datetime | None = Field(description="Since when no lead is left to call.")
 
 
 class ListedCampaignOut(CampaignOut):
-    leads: int = Field(description="How many it has.")
-    finished: int = Field(description="How many of them have finished.")
+    leads: int = Field(description="The number of its leads.")
+    finished: int = Field(description="The number of its finished leads.")
 
 
 class CampaignWithPolicyOut(CampaignOut):
-    policy: dict[str, Any] = Field(description="Its own layer of calling policy, as it was put.")
+    policy: dict[str, Any] = Field(description="The campaign's own layer of calling policy, as it was set.")
 
 
 class CampaignQuery(PageQuery):
@@ -97,21 +97,21 @@ class RunIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"ramp_s": 60}]})
 
     ramp_s: int = Field(
-        0, ge=0, le=RAMP_MAX_S, strict=True, description="Over how many seconds it grows to its full pace."
+        0, ge=0, le=RAMP_MAX_S, strict=True, description="Over how many seconds the pace ramps up."
     )
 
 
 class PauseIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "wrong prompt"}]})
 
-    reason: Reason = Field("paused", description="Why. It is in the audit log.")
+    reason: Reason = Field("paused", description="The reason, for the audit log.")
 
 
 class CampaignStopIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "sold out", "hang_up": True}]})
 
     reason: Reason = Field(
-        "stopped", description="Why. It is in the outcome of every lead that was not called."
+        "stopped", description="The reason, for the outcome of every lead that was not called."
     )
     hang_up: bool = HANG_UP
 
@@ -122,7 +122,7 @@ class CampaignStopIn(Body):
     response_model=CampaignWithPolicyOut,
     responses=WRITE_ERRORS
     | {200: {"model": CampaignWithPolicyOut, "description": "This request was sent before."}},
-    summary="Make a campaign",
+    summary="Create a campaign",
 )
 async def create_campaign(
     body: CampaignRequest, who: LeadsKey, api: Deps, response: Response
@@ -188,7 +188,7 @@ async def change_campaign(
             raise conflict("not_paused", f"This campaign is {campaign.status}. Pause it first.")
         if campaign.given != campaign.gives:
             raise conflict(
-                "being_applied", "Its leads are still being given the last change. Try again soon."
+                "being_applied", "The last change is still being applied to its leads. Try again soon."
             )
         if body.pool is not None:
             given["pool_id"] = await _pool(tx, who, campaign, body.pool)

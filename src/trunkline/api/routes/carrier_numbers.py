@@ -24,28 +24,30 @@ class WhichAccount(Body):
 
     carrier: CarrierName
     account: AccountName = Field(
-        "default", description="The account's name. `default`: the environment's too."
+        "default", description="The account's name. `default` is also that of the environment."
     )
 
 
 class CarrierNumbers(BaseModel):
     carrier: str
     account: str
-    numbers: list[str] = Field(description="As E.164; those that can make calls.")
+    numbers: list[str] = Field(description="Numbers that can make calls, as E.164.")
 
 
 @router.post(
     "/numbers",
     response_model=CarrierNumbers,
     responses=WRITE_ERRORS | _REFUSALS,
-    summary="Ask a carrier for an account's numbers",
+    summary="List an account's numbers at its carrier",
 )
 async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> CarrierNumbers:
     """Queries the carrier itself, so it also checks the credentials. For a key of the platform."""
     require_platform(who, "ask carriers")
     if api.deps.accounts is None:
         raise ApiError(
-            503, "accounts_unavailable", "This process has no accounts. Ask one with the role api."
+            503,
+            "accounts_unavailable",
+            "This process has no accounts. Send the request to one with the role api.",
         )
     await api.deps.accounts.refresh()
     try:
@@ -60,6 +62,6 @@ async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> Carri
 
 def _unavailable(carrier: str, unavailable: NumbersUnavailable) -> ApiError:
     if unavailable.is_unauthorized:
-        message = f"{carrier} does not know these credentials ({unavailable.reason}). Enter them again."
+        message = f"{carrier} rejects these credentials ({unavailable.reason}). Enter them again."
         return ApiError(502, "carrier_refused", message)
     return ApiError(502, "carrier_unavailable", f"{carrier} did not answer: {unavailable.reason}.")

@@ -19,7 +19,7 @@ router = APIRouter(prefix=f"{API_ROOT}/numbers", tags=["numbers"])
 class HolderOut(Out):
     channel_no: int
     attempt_id: UUID
-    lead_id: UUID | None = Field(description="null for a call that came in.")
+    lead_id: UUID | None = Field(description="null for an inbound call.")
     direction: str
     merchant_id: str
     to_phone: str
@@ -47,7 +47,7 @@ class ChannelsOut(Out):
     "/{number_id}/channels",
     response_model=ChannelsOut,
     responses=READ_ERRORS,
-    summary="Who holds its channels",
+    summary="List the calls that hold its channels",
 )
 async def list_channels(number_id: UUID, who: ReadKey, api: Deps) -> ChannelsOut:
     async with api.store.reading() as connection:

@@ -18,25 +18,25 @@ router = APIRouter(prefix=f"{API_ROOT}/channels", tags=["control"])
 class FreeIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "None of these calls is live"}]})
 
-    reason: Reason = Field(description="Why they are free. It is in the audit log.")
+    reason: Reason = Field(description="Why the channels are free, for the audit log.")
 
 
 class FreedOut(Out):
     freed: int = Field(
-        description="How many channels were freed. Their leads are called if they are still wanted."
+        description="How many channels were freed. Their leads are called unless they have ended."
     )
 
 
-@router.post(
-    "/free", response_model=FreedOut, responses=WRITE_ERRORS, summary="Free channels that nobody holds"
-)
+@router.post("/free", response_model=FreedOut, responses=WRITE_ERRORS, summary="Free channels without a call")
 async def free_channels(body: FreeIn, who: AdminKey, api: Deps) -> FreedOut:
     """Frees every channel that Valkey holds for an attempt that Postgres does not have, however many they are: the
     answer to the alarm `mass_free_breaker`, once its cause is understood. Needs a key of the platform."""
     require_platform(who, "free channels")
     if api.deps.free_dead_channels is None:
         raise ApiError(
-            503, "valkey_unavailable", "This process knows no channels. Ask one with the role api."
+            503,
+            "valkey_unavailable",
+            "This process knows no channels. Send the request to one with the role api.",
         )
     async with api.store.writing() as tx:
         await audit.record(
@@ -51,5 +51,5 @@ async def free_channels(body: FreeIn, who: AdminKey, api: Deps) -> FreedOut:
         return FreedOut(freed=await api.deps.free_dead_channels())
     except BusUnavailable as error:
         raise ApiError(
-            503, "valkey_unavailable", "Valkey cannot be reached right now. Send it again."
+            503, "valkey_unavailable", "Valkey cannot be reached right now. Send the request again."
         ) from error

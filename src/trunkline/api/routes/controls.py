@@ -44,7 +44,7 @@ Subject = Annotated[
     ),
 ]
 State = Literal["running", "stopped", "ramping"]
-_RAMP = "Over how many seconds it grows back to its full pace when the stop ends."
+_RAMP = "Over how many seconds the pace ramps up when the stop ends."
 
 
 class StopIn(Body):
@@ -52,12 +52,12 @@ class StopIn(Body):
         json_schema_extra={"examples": [{"reason": "Complaints about this campaign", "duration_s": 3600}]}
     )
 
-    reason: Reason = Field(description="Why. It is in the audit log.")
+    reason: Reason = Field(description="The reason, for the audit log.")
     expires_at: Moment | None = Field(
-        None, description="When it ends by itself. Left out: when it is lifted."
+        None, description="When the stop ends by itself. Left out: when it is lifted."
     )
     duration_s: int | None = Field(
-        None, ge=1, le=DURATION_MAX_S, strict=True, description="The same as a time from now."
+        None, ge=1, le=DURATION_MAX_S, strict=True, description="The same as a duration from now."
     )
     ramp_s: int = Field(RAMP_DEFAULT_S, ge=0, le=RAMP_MAX_S, strict=True, description=_RAMP)
 
@@ -66,15 +66,15 @@ class StopOut(Out):
     scope: Scope
     subject: str = Field(description="Empty for the whole platform; `merchant/campaign` for a campaign.")
     state: State
-    share: float = Field(description="The part of its usual starts that it may make: 0 while stopped.")
-    set_by: Level = Field(description="Who set it, and who alone can lift it.")
+    share: float = Field(description="The share of the usual pace that is allowed: 0 while stopped.")
+    set_by: Level = Field(description="The level that set it; only this level can lift it.")
     reason: str | None = Field(description="null if a level above you set it.")
     changed_by: str | None = Field(description="null if a level above you set it.")
     changed_at: datetime
     stopped_at: datetime
     expires_at: datetime | None
     ramp_s: int
-    ramp_until: datetime | None = Field(description="When it is back at its full pace.")
+    ramp_until: datetime | None = Field(description="When the full pace is reached again.")
     reseller_id: str | None
     merchant_id: str | None
 
@@ -96,11 +96,11 @@ class ControlQuery(PageQuery):
 LiftReason = Annotated[str | None, Query(max_length=REASON_MAX, description="Why. Required.")]
 Ramp = Annotated[int, Query(ge=0, le=RAMP_MAX_S, description=_RAMP)]
 SetBy = Annotated[
-    Level | None, Query(description="Whose stop to lift, if not your own: one of a level below you.")
+    Level | None, Query(description="The level whose stop to lift, if not your own: one below it.")
 ]
 
 
-@router.get("", response_model=PageOut[StopOut], responses=READ_ERRORS, summary="List what is stopped")
+@router.get("", response_model=PageOut[StopOut], responses=READ_ERRORS, summary="List stops")
 async def list_controls(query: Annotated[ControlQuery, Query()], who: ReadKey, api: Deps) -> Page[StopOut]:
     """All stops of your tenant and of those below it, including those that are ramping up."""
     cursors = Cursors("controls", who, query)
@@ -153,9 +153,7 @@ async def set_promoter(body: StopIn, who: AdminKey, api: Deps) -> SubjectOut:
     return await _stop(api, who, PROMOTER, body)
 
 
-@router.delete(
-    "/promoter", response_model=SubjectOut, responses=WRITE_ERRORS, summary="Let the promoter go on"
-)
+@router.delete("/promoter", response_model=SubjectOut, responses=WRITE_ERRORS, summary="Resume the promoter")
 async def lift_promoter(
     who: AdminKey, api: Deps, reason: LiftReason = None, ramp_s: Ramp = RAMP_DEFAULT_S
 ) -> SubjectOut:
@@ -164,7 +162,10 @@ async def lift_promoter(
 
 
 @router.get(
-    "/{scope}/{subject}", response_model=SubjectOut, responses=READ_ERRORS, summary="Is this stopped?"
+    "/{scope}/{subject}",
+    response_model=SubjectOut,
+    responses=READ_ERRORS,
+    summary="Get the stop of one subject",
 )
 async def get_control(scope: Named, subject: Subject, who: ReadKey, api: Deps) -> SubjectOut:
     async with api.store.reading() as connection:
@@ -181,9 +182,7 @@ async def set_control(scope: Named, subject: Subject, body: StopIn, who: AdminKe
     return await _stop(api, who, target, body)
 
 
-@router.delete(
-    "/{scope}/{subject}", response_model=SubjectOut, responses=WRITE_ERRORS, summary="Let this go on"
-)
+@router.delete("/{scope}/{subject}", response_model=SubjectOut, responses=WRITE_ERRORS, summary="Lift a stop")
 async def lift_control(
     scope: Named,
     subject: Subject,
@@ -234,7 +233,7 @@ async def _lift(
     api: Api, who: Principal, what: ControlSubject, reason: str | None, ramp_s: int, set_by: Level
 ) -> SubjectOut:
     if not reason or not reason.strip() or not reason.isprintable():
-        raise invalid(FieldProblem("reason", "Say why, in the query: ?reason=…"))
+        raise invalid(FieldProblem("reason", "Give the reason in the query: ?reason=…"))
     if not Level.of(who.tenant).is_over(set_by):
         raise forbidden("not_owner", f"Only the {set_by} may lift a stop that the {set_by} has set.")
     async with api.store.writing() as tx:

@@ -39,7 +39,7 @@ class _Entry(Body):
     reseller_id: ObjectId | None = RESELLER
     merchant_id: ObjectId | None = MERCHANT
     reason: Name = Field("asked", max_length=200, description="Why the person is not called.")
-    expires_at: Moment | None = Field(None, description="Left out: for good.")
+    expires_at: Moment | None = Field(None, description="Left out: it does not expire.")
 
 
 class EntryIn(_Entry):
@@ -67,14 +67,16 @@ class EntryOut(Owned):
 
 
 class RowError(BaseModel):
-    index: int = Field(description="Its place in `phones`, from 0.")
+    index: int = Field(description="Its index in `phones`, from 0.")
     error: str
 
 
 class EntriesOut(BaseModel):
     added: int
-    known: int = Field(description="On the list before; reason and end are the new ones.")
-    refused: list[RowError] = Field(description="These were not phone numbers. The others are on the list.")
+    known: int = Field(description="Entries that existed before; reason and end were updated.")
+    refused: list[RowError] = Field(
+        description="Rows that are not phone numbers. The others are on the list."
+    )
 
 
 class EntryQuery(PageQuery):

@@ -37,9 +37,11 @@ class EnrichmentOut(Out):
     item_id: str
     attempt_id: UUID
     status: Literal["ENRICHING", "READY", "DISCARDED"]
-    recording_ref: str | None = Field(description="Where the enricher put the recording.")
+    recording_ref: str | None = Field(
+        description="The URL or name under which the enricher stored the recording."
+    )
     recording_url: str | None = Field(
-        description="The path of the recording here, if it is kept as a file of ours."
+        description="The path of the recording in this API, if the platform stores it."
     )
     transcript: str | None
     data: Any = Field(description="Other data that the enricher collected.")

@@ -36,20 +36,27 @@ FlagName = Annotated[str, Path(pattern=NAME, description="The name of the flag."
 AnyFlagName = Annotated[
     str, Path(pattern=r"^[a-z][a-z0-9_-]{0,150}$", description="The name of the flag, or an old name of it.")
 ]
-_NAMED = "Ids that are on (true) or off (false) whatever the percentage says. A merchant counts before its reseller."
+_NAMED = "Ids that are on (true) or off (false), whatever the percentage. A merchant wins over its reseller."
 _TAKE_OVERDUE = (
-    "Of the merchants that this turns on, call also the leads that were due before: at most so many, as the preview "
-    "said. Left out: another system has called them, and they end as ABORTED (`DUE_BEFORE_CUTOVER`)."
+    "For merchants that this turns on, call also the leads that were due before: at most this many, as counted "
+    "by the preview. Left out: another system has called them, and they end as ABORTED (`DUE_BEFORE_CUTOVER`)."
 )
 _VERSION = (
-    "The version that you have read; left out: nobody has set the flag yet. Another one is refused (409)."
+    "The version that you have read; left out: the flag is not set yet. A request with another version is "
+    "refused (409)."
 )
 
 
 class FlagRule(Body):
-    enabled: bool = Field(strict=True, description="false: off for everybody, whatever else is said.")
+    enabled: bool = Field(
+        strict=True, description="false: off for everybody, independently of the other fields."
+    )
     percentage: int = Field(
-        100, ge=0, le=100, strict=True, description="Of those who are not named, how many have it on."
+        100,
+        ge=0,
+        le=100,
+        strict=True,
+        description="The percentage of tenants that are not named for which the flag is on.",
     )
     resellers: dict[ObjectId, bool] = Field(default_factory=dict, max_length=NAMED_MAX, description=_NAMED)
     merchants: dict[ObjectId, bool] = Field(default_factory=dict, max_length=NAMED_MAX, description=_NAMED)
@@ -76,7 +83,7 @@ class FlagIn(FlagRule):
         }
     )
 
-    reason: Reason = Field(description="Why. It is in the audit log.")
+    reason: Reason = Field(description="The reason, for the audit log.")
     version: int = Field(0, ge=0, strict=True, description=_VERSION)
     take_overdue: int | None = Field(None, ge=0, strict=True, description=_TAKE_OVERDUE)
 
@@ -91,12 +98,12 @@ class UnsetQuery(BaseModel):
 
 class FlagOut(Out):
     name: str
-    meaning: str | None = Field(description="null: no part of this version asks for it.")
+    meaning: str | None = Field(description="null: no code of this version evaluates it.")
     decided_by: Literal["platform", "flag_service"] = Field(
-        description="`flag_service`: FEATURE_FLAG_PROVIDER names a hosted service, which alone decides. What is told "
-        "here was set before, or is the default, and decides nothing."
+        description="`flag_service`: FEATURE_FLAG_PROVIDER names a hosted service, which alone decides. The "
+        "values here were set before, or are the defaults, and have no effect."
     )
-    is_set: bool = Field(description="false: nobody has set it, and the default of the code holds.")
+    is_set: bool = Field(description="false: the flag is not set, and the default of the code applies.")
     enabled: bool
     percentage: int
     resellers: dict[str, bool]
@@ -104,7 +111,7 @@ class FlagOut(Out):
     reason: str | None
     changed_by: str | None
     changed_at: datetime | None
-    version: int = Field(description="To name with the next change. 0: nobody has set it.")
+    version: int = Field(description="To send with the next change. 0: the flag is not set.")
 
 
 class MerchantOverdueOut(Out):
@@ -113,26 +120,28 @@ class MerchantOverdueOut(Out):
 
 
 class PreviewOut(Out):
-    version: int = Field(description="Of the flag as it is.")
+    version: int = Field(description="The present version of the flag.")
     turned_on: int = Field(description="Merchants for whom it would be on, and is off now.")
     turned_off: int = Field(description="Merchants for whom it would be off, and is on now.")
     overdue: int = Field(
-        description="Of `event_dispatch`: leads of those who are turned on that were due before. They are not called, "
-        "unless `take_overdue` says so."
+        description="For `event_dispatch`: leads of these merchants that were due before. They are not called, "
+        "unless `take_overdue` is set."
     )
-    merchants: list[MerchantOverdueOut] = Field(description="Whose they are, most first, 100 at most.")
+    merchants: list[MerchantOverdueOut] = Field(
+        description="The merchants of these leads, most leads first, 100 at most."
+    )
 
 
 class EvaluationOut(Out):
-    flag: str = Field(description="The flag that decided: our name of it.")
+    flag: str = Field(description="The current name of the evaluated flag.")
     is_on: bool
 
 
 class EvaluationQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    reseller_id: ObjectId | None = Field(None, description="For whom: a reseller.")
-    merchant_id: ObjectId | None = Field(None, description="For whom: a merchant, of that reseller.")
+    reseller_id: ObjectId | None = Field(None, description="The reseller to evaluate for.")
+    merchant_id: ObjectId | None = Field(None, description="The merchant to evaluate for, of that reseller.")
 
 
 @router.get("", response_model=PageOut[FlagOut], responses=READ_ERRORS, summary="List flags")
@@ -150,7 +159,7 @@ async def list_flags(query: Annotated[PageQuery, Query()], who: ReadKey, api: De
 
 
 @router.get(
-    "/{flag}/evaluation", response_model=EvaluationOut, responses=READ_ERRORS, summary="Is a flag on?"
+    "/{flag}/evaluation", response_model=EvaluationOut, responses=READ_ERRORS, summary="Evaluate a flag"
 )
 async def evaluate_flag(
     flag: AnyFlagName, query: Annotated[EvaluationQuery, Query()], who: ReadKey, api: Deps
@@ -239,7 +248,7 @@ async def delete_flag(
     _require_platform(who)
     reason = query.reason
     if not reason or not reason.strip() or not reason.isprintable():
-        raise invalid(FieldProblem("reason", "Say why, in the query: ?reason=…"))
+        raise invalid(FieldProblem("reason", "Give the reason in the query: ?reason=…"))
     _require_own(api)
     async with api.store.writing() as tx:
         before = await flags.lock(tx, flag)
@@ -294,7 +303,7 @@ def _require_version(before: Flag | None, version: int | None) -> None:
         )
         raise conflict(
             "version_changed",
-            f"The flag is at version {now}, not {version or 0}. {said or 'Nobody has set it'}. Read it again.",
+            f"The flag is at version {now}, not {version or 0}. {said or 'It is not set'}. Read it again.",
         )
 
 

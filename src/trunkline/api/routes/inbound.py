@@ -42,16 +42,16 @@ class InboundIn(Body):
 
     admits: Literal["everybody", "whitelist", "nobody"] = "everybody"
     whitelist: list[Phone] = Field(
-        default=[], max_length=WHITELIST_MAX, description="Who is taken, as E.164."
+        default=[], max_length=WHITELIST_MAX, description="Callers that are admitted, as E.164."
     )
     merchant_id: ObjectId | None = Field(
-        None, description="Whose call it is. Needed on a number that several merchants share."
+        None, description="The merchant of the calls. Required on a number that several merchants share."
     )
     otherwise: Literal["reject", "message", "redirect"] = Field(
-        "reject", description="What the others get: a busy line, a message, or another number."
+        "reject", description="What the other callers get: a busy signal, a message, or another number."
     )
     message: Message | None = Field(None, description="Spoken before the call ends.")
-    redirect_to: Phone | None = Field(None, description="The number they are connected with.")
+    redirect_to: Phone | None = Field(None, description="The number to which they are forwarded.")
 
 
 class InboundOut(Out):
@@ -62,11 +62,11 @@ class InboundOut(Out):
     otherwise: str
     message: str | None
     redirect_to: str | None
-    updated_at: datetime | None = Field(description="null: nobody has decided anything.")
+    updated_at: datetime | None = Field(description="null: there is no policy.")
 
 
 @router.get(
-    "", response_model=InboundOut, responses=READ_ERRORS, summary="Get what happens to calls that come in"
+    "", response_model=InboundOut, responses=READ_ERRORS, summary="Get the inbound policy of a number"
 )
 async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy:
     async with api.store.reading() as connection:
@@ -75,7 +75,7 @@ async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy
 
 
 @router.put(
-    "", response_model=InboundOut, responses=WRITE_ERRORS, summary="Decide what happens to calls that come in"
+    "", response_model=InboundOut, responses=WRITE_ERRORS, summary="Set the inbound policy of a number"
 )
 async def put_inbound(number_id: UUID, body: InboundIn, who: AdminKey, api: Deps) -> InboundPolicy:
     """Replaces the policy: omitted fields get their defaults. In force from the next call on."""
@@ -89,9 +89,7 @@ async def put_inbound(number_id: UUID, body: InboundIn, who: AdminKey, api: Deps
     return policy
 
 
-@router.delete(
-    "", status_code=204, responses=DELETE_ERRORS, summary="Take a decision about calls that come in back"
-)
+@router.delete("", status_code=204, responses=DELETE_ERRORS, summary="Remove the inbound policy of a number")
 async def delete_inbound(number_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
         number = require_found(await numbers.get(tx, who.tenant, number_id), "number")

@@ -59,7 +59,7 @@ class JobOut(Out):
 class JobDetailOut(JobOut):
     payload: Any = Field(description="null once it is done.")
     result: Any
-    progress: float | None = Field(description="From 0 to 1, as the job says itself.")
+    progress: float | None = Field(description="From 0 to 1, as the job reports it.")
     note: str | None
 
 
@@ -109,17 +109,17 @@ class SchedulesOut(Out):
 class ReasonIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The receiver is being repaired"}]})
 
-    reason: Reason = Field(description="Why. It is in the audit log.")
+    reason: Reason = Field(description="The reason, for the audit log.")
 
 
 class ReplayJobsIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"job_type": "deliver_webhook"}]})
 
-    job_type: Text | None = Field(None, max_length=50, description="Only letters of this type.")
+    job_type: Text | None = Field(None, max_length=50, description="Only dead letters of this type.")
 
 
 class ReplayOut(Out):
-    replayed: int = Field(description=f"At most {job_admin.REPLAY_MAX} at a time: ask again until it is 0.")
+    replayed: int = Field(description=f"At most {job_admin.REPLAY_MAX} per request: repeat it until it is 0.")
     superseded: int = Field(description="Ended, because a newer job with the same unique key waits.")
 
 
@@ -131,25 +131,29 @@ class JobIn(Body):
     )
 
     job_type: Text = Field(min_length=1, max_length=50, description="A type that allows it: `over_http`.")
-    payload: Any = Field(default_factory=dict, description="As the type has it.")
-    run_at: AwareDatetime | None = Field(None, description="Not before this moment. In the past: now.")
+    payload: Any = Field(default_factory=dict, description="As the job type declares it.")
+    run_at: AwareDatetime | None = Field(None, description="Run not before this time. In the past: now.")
     priority: int | None = Field(
-        None, ge=1, le=99, description="1 runs first, 99 last. Left out: the type's."
+        None, ge=1, le=99, description="1 runs first, 99 last. Left out: the type's priority."
     )
     unique_key: Text | None = Field(
         None,
         min_length=1,
         max_length=KEY_MAX,
-        description="What it is about, in log lines `item_id`. A job of this type and key that waits is the same one.",
+        description="The item of the job, `item_id` in log lines. While a job of this type and key waits, no "
+        "other one is enqueued.",
     )
     concurrency_key: Text | None = Field(
-        None, min_length=1, max_length=KEY_MAX, description="So many of this type and key run at once."
+        None,
+        min_length=1,
+        max_length=KEY_MAX,
+        description="The concurrency key: the type limits how many jobs of one key run at once.",
     )
     max_attempts: int | None = Field(
-        None, ge=1, le=1000, description="All runs counted. Left out: the type's."
+        None, ge=1, le=1000, description="The maximum number of runs. Left out: the type's."
     )
-    reseller_id: ObjectId | None = Field(None, description="Whose it is. Left out: the key's.")
-    merchant_id: ObjectId | None = Field(None, description="Whose it is. Left out: the key's.")
+    reseller_id: ObjectId | None = Field(None, description="The owner. Left out: that of the key.")
+    merchant_id: ObjectId | None = Field(None, description="The owner. Left out: that of the key.")
 
 
 class ExportIn(Body):
@@ -410,7 +414,9 @@ def _require_type(api: Api, who: Principal, job_type: str) -> None:
 
 def jobs_api(api: Api) -> JobsApi:
     if api.deps.jobs is None:
-        raise ApiError(503, "jobs_unavailable", "This process has no jobs. Ask one with the role api.")
+        raise ApiError(
+            503, "jobs_unavailable", "This process has no jobs. Send the request to one with the role api."
+        )
     return api.deps.jobs
 
 

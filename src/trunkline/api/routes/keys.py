@@ -47,8 +47,8 @@ class KeyIn(Body):
         min_length=1,
         max_length=len(SCOPES),
         json_schema_extra={"uniqueItems": True},
-        description="`admin` may do everything, `leads` take in and read leads, `router` route calls, `read` read, "
-        "`jobs` enqueue jobs of types that allow it.",
+        description="`admin` may do everything, `leads` may create and read leads, `router` may route calls, "
+        "`read` may read, `jobs` may enqueue jobs of types that allow it.",
     )
     reseller_id: ObjectId | None = RESELLER
     merchant_id: ObjectId | None = MERCHANT
@@ -57,7 +57,7 @@ class KeyIn(Body):
 
 class KeyOut(Owned):
     id: UUID
-    hint: str = Field(description="How the key begins.")
+    hint: str = Field(description="The beginning of the key.")
     name: str
     scopes: list[str]
     created_by: str

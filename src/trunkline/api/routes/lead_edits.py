@@ -19,7 +19,6 @@ from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import LeadOut, schedule_best_effort
 from trunkline.leads import ingest
 from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
-from trunkline.leads.opening_cache import OpeningCache
 from trunkline.model import Outcome
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads
@@ -33,7 +32,7 @@ Reason = Annotated[
     Text, Field(min_length=1, max_length=200, description="For the outcome and the audit log.")
 ]
 HANG_UP = Field(
-    False, description="Cut short the call that is going on. Left out, it goes on to its end and is the last."
+    False, description="Hang up the live call. Left out: the call goes on to its end and is the last one."
 )
 
 
@@ -42,14 +41,20 @@ class LeadPatch(Body):
         json_schema_extra={"examples": [{"scheduled_at": "2030-05-02T09:30:00+02:00", "priority": 10}]}
     )
 
-    scheduled_at: Moment | None = Field(None, description="When to call instead. In the past: now.")
+    scheduled_at: Moment | None = Field(None, description="The new due time. In the past: now.")
     expires_at: Moment | None = Field(
-        None, description="From when on it is not to be called. null: no such moment any more."
+        None, description="The time from which the lead is not called any more. null: no such time."
     )
     priority: int | None = Field(None, ge=1, le=99, strict=True)
     pool: ObjectId | None = Field(None, description="The number pool to dial from.")
-    payload: dict[str, Any] | None = Field(None, description="Takes the place of the payload there was.")
-    max_attempts: int | None = Field(None, ge=1, le=20, strict=True, description="All attempts counted.")
+    payload: dict[str, Any] | None = Field(None, description="Replaces the payload.")
+    max_attempts: int | None = Field(
+        None,
+        ge=1,
+        le=20,
+        strict=True,
+        description="The maximum number of attempts, those made before included.",
+    )
     reporting_webhook_url: Text | None = Field(None, min_length=1, max_length=ingest.URL_MAX)
 
 
@@ -98,7 +103,7 @@ async def dispatch_now(lead_id: UUID, who: LeadsKey, api: Deps, afterwards: Back
     "/{lead_id}",
     response_model=LeadOut,
     responses=DELETE_ERRORS
-    | {202: {"model": LeadOut, "description": "It is being called, and ends with this call."}},
+    | {202: {"model": LeadOut, "description": "The lead is being called, and ends with this call."}},
     summary="Abort a lead",
 )
 async def abort_lead(
@@ -132,9 +137,9 @@ async def abort_lead(
 
 
 class AbortRequestQuery(AbortQuery):
-    request_id: Text = Field(min_length=1, max_length=200, description="The id that its sender gave it.")
+    request_id: Text = Field(min_length=1, max_length=200, description="The request id of the lead's sender.")
     merchant_id: ObjectId | None = Field(
-        None, description="Whose lead it is. A key that is bound to a merchant may leave it out."
+        None, description="The merchant of the lead. A key that is bound to a merchant may leave it out."
     )
 
 
@@ -142,8 +147,8 @@ class AbortRequestQuery(AbortQuery):
     "",
     response_model=LeadOut,
     responses=DELETE_ERRORS
-    | {202: {"model": LeadOut, "description": "It is being called, and ends with this call."}},
-    summary="Abort a lead by its request",
+    | {202: {"model": LeadOut, "description": "The lead is being called, and ends with this call."}},
+    summary="Abort a lead by its request id",
 )
 async def abort_request(
     query: Annotated[AbortRequestQuery, Query()], who: LeadsKey, api: Deps, response: Response
@@ -204,7 +209,7 @@ def _reschedule(lead: Lead, body: LeadPatch, admission: Admission) -> Reschedule
     if problem := ingest.moment_problem(body.scheduled_at):
         return problem
     wanted_at = body.scheduled_at.astimezone(UTC)
-    timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission, OpeningCache())
+    timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission)
     if isinstance(timing, FieldProblem):
         return timing
     return Reschedule(wanted_at, timing.due_at, timing.closes_at)

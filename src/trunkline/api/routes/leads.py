@@ -42,12 +42,15 @@ class AttemptOut(Out):
     from_phone: str
     due_at: datetime | None = Field(description="When its lead was due.")
     ready_at: datetime | None = Field(
-        description="Since when everything was there that the call needs: its lead due, its window open, nothing "
-        "stopped, a channel and an agent free, its turn in every pace. null: an attempt of an older version."
+        description="Since when everything that the call needs was available: the lead due, its window open, no "
+        "stop, a free channel and agent, its turn in every pace. null: an attempt of an older "
+        "version."
     )
-    sent_at: datetime | None = Field(description="When it left for the carrier; null: it never did.")
+    sent_at: datetime | None = Field(
+        description="When the request was sent to the carrier; null: it was not sent."
+    )
     waited_s: float | None = Field(description="From `due_at` to `ready_at`.")
-    late_s: float | None = Field(description="How late it left: from `ready_at` to `sent_at`.")
+    late_s: float | None = Field(description="The lateness: from `ready_at` to `sent_at`.")
     intent_at: datetime
     accepted_at: datetime | None
     ringing_at: datetime | None
@@ -61,16 +64,18 @@ class AttemptOut(Out):
         "the call was not answered, or is live."
     )
     cost_micros: int | None = Field(
-        description="What it cost by the price of its merchant's policy, in millionths of that currency. null: no "
-        "price is set, or it goes on."
+        description="The cost by the price in its merchant's policy, in millionths of that currency. null: no "
+        "price is set, or the call is live."
     )
     carrier_cost_micros: int | None = Field(
-        description="What it cost by the carrier's own figure, in millionths of `carrier_cost_currency`. null: the "
-        "carrier has not told one (Twilio does minutes after the end; Exotel does not)."
+        description="The cost that the carrier reported, in millionths of `carrier_cost_currency`. null: the "
+        "carrier has not reported one (Twilio does minutes after the end; Exotel does not)."
     )
     carrier_cost_currency: str | None
-    report: dict[str, Any] | None = Field(description="What its agent reported, if it has.")
-    recordings: list[str] = Field(description="Where its carrier keeps recordings, as the carrier tells it.")
+    report: dict[str, Any] | None = Field(description="The agent's report, if there is one.")
+    recordings: list[str] = Field(
+        description="The URLs of recordings at the carrier, as the carrier reported them."
+    )
 
 
 class LeadOut(Out):
@@ -79,7 +84,7 @@ class LeadOut(Out):
     reseller_id: str
     merchant_id: str
     phone: str = Field(description="As E.164.")
-    timezone: str | None = Field(description="Where the callee is, if that was given.")
+    timezone: str | None = Field(description="The time zone of the callee, if it was given.")
     payload: dict[str, Any]
     campaign_id: UUID | None
     pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
@@ -87,13 +92,17 @@ class LeadOut(Out):
     status: LeadStatus
     outcome: str | None = Field(description="Set when the status is FINISHED.")
     outcome_reason: str | None
-    scheduled_at: datetime = Field(description="When it was to be called at the earliest.")
-    due_at: datetime = Field(description="When it is to be called next.")
-    expires_at: datetime | None = Field(description="From then on it is not called. null: no such moment.")
-    attempt_count: int = Field(description="Attempts that count: not those that ended by our failing.")
+    scheduled_at: datetime = Field(description="The scheduled time.")
+    due_at: datetime = Field(description="When the next call is due.")
+    expires_at: datetime | None = Field(
+        description="The time from which the lead is not called any more. null: no such time."
+    )
+    attempt_count: int = Field(
+        description="Attempts that count: not those that failed because of the platform."
+    )
     max_attempts: int
     no_agent_count: int = Field(
-        description="How often it was answered, had no agent, and is called again for that."
+        description="How often it was answered without an agent, and called again because of that."
     )
     reporting_webhook_url: str | None
     version: int
@@ -101,25 +110,25 @@ class LeadOut(Out):
     updated_at: datetime
     finished_at: datetime | None
     cancel_requested_at: datetime | None = Field(
-        description="Its end was asked for while it was being called: it ends with this call."
+        description="The lead was aborted while it was being called: it ends with this call."
     )
     cancel_reason: str | None
-    reopen_count: int = Field(description="How often it was called again by an order after it had finished.")
+    reopen_count: int = Field(description="How often the lead was reopened.")
 
 
 class TimelineEventOut(Out):
-    at: datetime = Field(description="When the platform did it, or received the event.")
+    at: datetime = Field(description="When the platform acted, or received the event.")
     clock: str = Field(
-        description="Whose clock `at` is: `ours`, or `carrier` where only that is known any more."
+        description="The clock of `at`: `ours`, or `carrier` where only the carrier's time is stored."
     )
     carrier_at: str | None = Field(
-        description="When it was by the carrier's own clock, as the carrier told it."
+        description="The time by the carrier's own clock, as the carrier reported it."
     )
     source: str = Field(
-        description="Who knows: `lead`, `attempt`, `carrier`, `agent`, `audit`, `decision`, `job`, `webhook`."
+        description="The source: `lead`, `attempt`, `carrier`, `agent`, `audit`, `decision`, `job`, `webhook`."
     )
     what: str
-    attempt_id: UUID | None = Field(description="Of which attempt.")
+    attempt_id: UUID | None = Field(description="The attempt that it belongs to.")
     actor: str | None
     reason: str | None
     details: dict[str, Any]
@@ -130,8 +139,8 @@ class LeadDetailOut(LeadOut):
     enrichments: list[EnrichmentOut] = Field(description="The enrichments of its calls, in order.")
     decisions: list[DecisionOut] = Field(description="Every reason for which it was not called.")
     timeline: list[TimelineEventOut] = Field(
-        description="What happened to it, in order: attempt by attempt, each step by step, and everything else between "
-        "by our clock. 1000 entries at most."
+        description="The timeline: attempt by attempt, each step by step, and all other events in between by the "
+        "platform's clock. 1000 entries at most."
     )
 
 
@@ -140,7 +149,7 @@ class LeadQuery(PageQuery):
         None,
         min_length=1,
         max_length=200,
-        description="Unique within a merchant: several of them may have used the same one.",
+        description="Unique within a merchant; several merchants may have used the same one.",
     )
     status: LeadStatus | None = None
     merchant_id: ObjectId | None = None
@@ -158,7 +167,7 @@ class LeadQuery(PageQuery):
     status_code=201,
     response_model=LeadOut,
     responses=WRITE_ERRORS | {200: {"model": LeadOut, "description": "This request was sent before."}},
-    summary="Take in a lead",
+    summary="Create a lead",
 )
 async def create_lead(
     body: LeadRequest, who: LeadsKey, api: Deps, response: Response, afterwards: BackgroundTasks
@@ -239,7 +248,7 @@ async def _insert_once(connection: Connection, new: NewLead) -> tuple[Lead, bool
         if lead := await leads.by_request(connection, new.merchant_id, new.request_id):
             return lead, False
     if await leads.is_listed(connection, new):
-        raise forbidden("do_not_call", "This person is on a list of those who are not to be called.")
+        raise forbidden("do_not_call", "This person is on a do-not-call list.")
     raise StoreUnavailable("the lead of this request_id was removed while it was read")
 
 

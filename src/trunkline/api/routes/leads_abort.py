@@ -50,15 +50,15 @@ class AbortIn(Body):
         None,
         min_length=1,
         max_length=IDS_MAX,
-        description="Of one merchant: the ids that their sender gave them. With a key that is not bound to a merchant, "
-        "`merchant_id` says of which.",
+        description="The request ids of one merchant's leads. A key that is not bound to a merchant names it in "
+        "`merchant_id`.",
     )
     merchant_id: ObjectId | None = Field(
-        None, description="All of this merchant's that have not ended, or those of its `request_ids`."
+        None, description="All leads of this merchant that have not ended, or those with `request_ids`."
     )
-    campaign_id: UUID | None = Field(None, description="All of this campaign's.")
+    campaign_id: UUID | None = Field(None, description="All leads of this campaign.")
     phone: Text | None = Field(
-        None, min_length=1, max_length=phones.TEXT_MAX, description="All to this phone."
+        None, min_length=1, max_length=phones.TEXT_MAX, description="All leads to this phone."
     )
     reason: Reason
     hang_up: bool = HANG_UP
@@ -80,15 +80,19 @@ class AbortIn(Body):
 
 class AbortedOut(BaseModel):
     id: UUID | None = Field(description="null: no lead has this request id.")
-    request_id: str | None = Field(None, description="Where it was named by it.")
+    request_id: str | None = Field(None, description="Where the request named it.")
     result: Result
 
 
 class AbortOut(BaseModel):
-    aborted: int = Field(description="They waited, and have ended.")
-    cancel_requested: int = Field(description="They are being called, and end with this call.")
-    complete: bool = Field(description="false: there was more than time. Send the same request again.")
-    results: list[AbortedOut] | None = Field(None, description="Of each lead that was named by an id.")
+    aborted: int = Field(description="Waiting leads that were ended.")
+    cancel_requested: int = Field(description="Leads that are being called, and end with this call.")
+    complete: bool = Field(
+        description="false: the time limit was reached before all leads were. Send the same request again."
+    )
+    results: list[AbortedOut] | None = Field(
+        None, description="The result of each lead that was named by an id."
+    )
 
 
 @dataclass(slots=True)
@@ -102,7 +106,7 @@ class AbortCounts:
     "/abort",
     response_model=AbortOut,
     responses=WRITE_ERRORS
-    | {202: {"model": AbortOut, "description": "Some are being called, and end with this call."}},
+    | {202: {"model": AbortOut, "description": "Some leads are being called, and end with this call."}},
     summary="Abort many leads",
 )
 async def abort_leads(body: AbortIn, who: LeadsKey, api: Deps, response: Response) -> AbortOut:

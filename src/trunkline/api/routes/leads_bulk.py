@@ -1,12 +1,12 @@
 """Many leads in one request: a JSON array, JSON lines or CSV, read and loaded as it arrives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -21,11 +21,11 @@ from trunkline.api.errors import ApiError, store_unavailable
 from trunkline.api.models import WRITE_ERRORS, ErrorOut, FieldErrorOut, Responses
 from trunkline.api.routes.leads import schedule_best_effort
 from trunkline.errors import StoreUnavailable
-from trunkline.leads.bulk import Intake
-from trunkline.leads.bulk_loading import AllOrNothing, PieceByPiece, Undone
+from trunkline.leads.bulk import AllOrNothing, Intake, PieceByPiece, Undone
 from trunkline.leads.ingest import EXAMPLE, LeadRequest
 from trunkline.leads.upload_report import UploadReport
 from trunkline.leads.uploads import BrokenUpload, CsvLines, JsonArray, JsonLines, Rows
+from trunkline.store.tenants import Tenant
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -48,9 +48,9 @@ READERS: dict[str, Callable[[], Rows]] = {
 class UploadQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    atomic: bool = Field(False, description="All rows or none: one that is refused undoes the others.")
+    atomic: bool = Field(False, description="All rows or none: one refused row rolls the others back.")
     results: Literal["all", "problems"] = Field(
-        "all", description="Of which rows the answer tells: of all, or of those that made no lead."
+        "all", description="Which rows the response lists: all, or those that created no lead."
     )
 
 
@@ -59,7 +59,7 @@ class RowOut(BaseModel):
     result: Literal["created", "existing", "conflict", "refused"]
     request_id: str | None = None
     id: UUID | None = Field(None, description="The lead's.")
-    code: str | None = Field(None, description="Why it is a conflict or was refused, for programs.")
+    code: str | None = Field(None, description="Why the row is a conflict or was refused, for programs.")
     error: str | None = None
     fields: list[FieldErrorOut] | None = None
 
@@ -75,7 +75,7 @@ class UploadOut(BaseModel):
 
 class FailedUploadOut(ErrorOut):
     report: UploadOut | None = Field(
-        None, description="What was taken in before, and up to 1000 rows that were not."
+        None, description="The rows accepted so far, and up to 1000 rows that were not."
     )
 
 
@@ -86,41 +86,49 @@ FAILED: Responses = {
         (400, "The body cannot be read any further."),
         (408, "The body arrived too slowly."),
         (413, "The body is too large, or has too many rows."),
-        (422, "A row was refused, so with `atomic` all were."),
+        (422, "With `atomic`: a row was refused, so all were."),
         (503, "The database cannot be reached. Send the same request again."),
     )
 }
 
 
-@router.post(
-    "/bulk",
-    response_model=None,
-    responses={
-        **WRITE_ERRORS,
-        **FAILED,
-        200: {
-            "model": UploadOut,
-            "description": "What became of each row.",
-            "content": {NDJSON: {"schema": {"type": "string"}}},
-        },
+UPLOADED: Responses = {
+    **WRITE_ERRORS,
+    **FAILED,
+    200: {
+        "model": UploadOut,
+        "description": "The result of each row.",
+        "content": {NDJSON: {"schema": {"type": "string"}}},
     },
-    openapi_extra={
+}
+
+
+def request_body(row: dict[str, str], array: Sequence[object], line: str, csv: str) -> dict[str, Any]:
+    """The body of an upload as OpenAPI describes it: the schema of a row, and an example in each format."""
+    text = {"type": "string"}
+    return {
         "requestBody": {
             "required": True,
             "content": {
-                "application/json": {
-                    "schema": {"type": "array", "items": {"$ref": "#/components/schemas/LeadRequest"}},
-                    "example": [EXAMPLE],
-                },
-                NDJSON: {
-                    "schema": {"type": "string"},
-                    "example": f"{msgspec.json.encode(EXAMPLE).decode()}\n",
-                },
-                "text/csv": {"schema": {"type": "string"}, "example": _CSV},
+                "application/json": {"schema": {"type": "array", "items": row}, "example": array},
+                NDJSON: {"schema": text, "example": line},
+                "text/csv": {"schema": text, "example": csv},
             },
         }
-    },
-    summary="Take in many leads",
+    }
+
+
+@router.post(
+    "/bulk",
+    response_model=None,
+    responses=UPLOADED,
+    openapi_extra=request_body(
+        {"$ref": "#/components/schemas/LeadRequest"},
+        [EXAMPLE],
+        f"{msgspec.json.encode(EXAMPLE).decode()}\n",
+        _CSV,
+    ),
+    summary="Create many leads",
 )
 async def create_leads(
     request: Request, query: Annotated[UploadQuery, Query()], who: LeadsKey, api: Deps
@@ -130,30 +138,36 @@ async def create_leads(
     Idempotent, like a single lead: rows that were accepted before are `existing`. The response is JSON, or JSON lines
     by the header Accept.
     """
-    reader = _reader(request)
+    rows = READERS[kind_of(request)]()
     report = UploadReport(problems_only=query.results == "problems")
-    loader = (AllOrNothing if query.atomic else PieceByPiece)(
-        api.store, report, partial(schedule_best_effort, api)
-    )
-    intake = Intake(
-        reader,
-        api.store,
-        who.tenant,
-        loader,
-        payload_bytes_max=api.deps.limits.payload_bytes_max,
-    )
-    return await take_upload(request, api, blocks(request), intake, loader, report)
+    return await take_upload(request, api, who.tenant, blocks(request), rows, report, is_atomic=query.atomic)
 
 
 async def take_upload(
     request: Request,
     api: Api,
+    tenant: Tenant,
     body: AsyncIterator[bytes],
-    intake: Intake,
-    loader: AnyLoader,
+    rows: Rows,
     report: UploadReport,
+    *,
+    is_atomic: bool,
+    rows_max: int | None = None,
+    hash_of: Callable[[str], bytes] | None = None,
 ) -> StreamingResponse:
-    """Load the body, and report the result of each row."""
+    """Load the rows of the body, and report the result of each."""
+    loader = (AllOrNothing if is_atomic else PieceByPiece)(
+        api.store, report, partial(schedule_best_effort, api)
+    )
+    intake = Intake(
+        rows,
+        api.store,
+        tenant,
+        loader,
+        payload_bytes_max=api.deps.limits.payload_bytes_max,
+        rows_max=rows_max,
+        hash_of=hash_of,
+    )
     try:
         await _upload(api, body, intake, loader, report)
     except BaseException:
@@ -200,10 +214,6 @@ async def blocks(request: Request) -> AsyncIterator[bytes]:
             yield bytes(held)
             held.clear()
     yield bytes(held)
-
-
-def _reader(request: Request) -> Rows:
-    return READERS[kind_of(request)]()
 
 
 def kind_of(request: Request) -> str:

@@ -20,7 +20,6 @@ from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import LeadOut, e164, schedule_best_effort
 from trunkline.leads import ingest, phones
 from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
-from trunkline.leads.opening_cache import OpeningCache
 from trunkline.leads.reopening import ATTEMPTS_MAX, SENTENCES, ReopenRefusal, attempts_max, refusal
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, lead_reopenings, leads, schedule, tenants
@@ -44,7 +43,9 @@ QUERIES_MAX = 5
 Reason = Annotated[
     Text,
     Field(
-        min_length=1, max_length=200, description="Why. It is in the audit log, the timeline and the webhook."
+        min_length=1,
+        max_length=200,
+        description="The reason, for the audit log, the timeline and the webhook.",
     ),
 ]
 RequestId = Annotated[
@@ -52,17 +53,18 @@ RequestId = Annotated[
     Field(
         min_length=1,
         max_length=200,
-        description="Your own id of this order. Sent again, it reopens nothing: safe to repeat, even when the lead has "
+        description="Your own id of this request. A repeated request reopens nothing, even if the lead has "
         "finished again meanwhile.",
     ),
 ]
-AT = Field(None, description="When to call. Left out, or in the past: now. Windows hold as for a new lead.")
+AT = Field(None, description="When to call. Left out, or in the past: now. Windows apply as for a new lead.")
 MAX_ATTEMPTS = Field(
     None,
     ge=1,
     le=ATTEMPTS_MAX,
     strict=True,
-    description="All attempts counted, those before too. Left out: as it was, and at least one more than it had.",
+    description="The maximum number of attempts, those made before included. Left out: as it was, and at least "
+    "one more than were made.",
 )
 Result = Literal[
     "reopened", "reopened_before", "not_finished", "being_called", "call_unknown", "call_found", "do_not_call",
@@ -99,16 +101,19 @@ class ReopenManyIn(ReopenIn):
 
     lead_ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
     outcomes: list[Annotated[Text, Field(min_length=1, max_length=100)]] | None = Field(
-        None, min_length=1, max_length=OUTCOMES_MAX, description="All that ended in one of these ways,"
+        None,
+        min_length=1,
+        max_length=OUTCOMES_MAX,
+        description="All leads that ended with one of these outcomes,",
     )
-    finished_since: Moment | None = Field(None, description="at this moment or later,")
+    finished_since: Moment | None = Field(None, description="at this time or later,")
     finished_before: Moment | None = Field(None, description="and before this one. Left out: until now.")
-    merchant_id: ObjectId | None = Field(None, description="Of this merchant alone.")
-    campaign_id: UUID | None = Field(None, description="Of this campaign alone.")
+    merchant_id: ObjectId | None = Field(None, description="Only leads of this merchant.")
+    campaign_id: UUID | None = Field(None, description="Only leads of this campaign.")
     phone: Text | None = Field(
-        None, min_length=1, max_length=phones.TEXT_MAX, description="To this phone alone."
+        None, min_length=1, max_length=phones.TEXT_MAX, description="Only leads to this phone."
     )
-    dry_run: bool = Field(False, description="Count them, and change nothing.")
+    dry_run: bool = Field(False, description="Count the leads, and change nothing.")
 
     @model_validator(mode="after")
     def _names_some(self) -> "ReopenManyIn":
@@ -128,11 +133,17 @@ class ReopenedOut(BaseModel):
 
 
 class ReopenManyOut(BaseModel):
-    matched: int = Field(description="Finished leads that were named or fit. A dry run counts up to 100,000.")
-    reopened: int = Field(description="They wait to be called again.")
-    refused: dict[str, int] = Field(description="Those that may not be, by the reason.")
-    complete: bool = Field(description="false: there was more than time. Send the same request again.")
-    results: list[ReopenedOut] | None = Field(None, description="Of each lead that was named by its id.")
+    matched: int = Field(
+        description="Finished leads that were named or match. A dry run counts up to 100,000."
+    )
+    reopened: int = Field(description="Leads that wait to be called again.")
+    refused: dict[str, int] = Field(description="Leads that were not reopened, by reason.")
+    complete: bool = Field(
+        description="false: the time limit was reached before all leads were. Send the same request again."
+    )
+    results: list[ReopenedOut] | None = Field(
+        None, description="The result of each lead that was named by its id."
+    )
 
 
 @dataclass(slots=True)
@@ -142,7 +153,7 @@ class ReopenResults:
 
 
 @router.post(
-    "/reopen", response_model=ReopenManyOut, responses=WRITE_ERRORS, summary="Call many finished leads again"
+    "/reopen", response_model=ReopenManyOut, responses=WRITE_ERRORS, summary="Reopen many finished leads"
 )
 async def reopen_leads(
     body: ReopenManyIn, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
@@ -183,7 +194,7 @@ async def reopen_leads(
 
 
 @router.post(
-    "/{lead_id}/reopen", response_model=LeadOut, responses=WRITE_ERRORS, summary="Call a finished lead again"
+    "/{lead_id}/reopen", response_model=LeadOut, responses=WRITE_ERRORS, summary="Reopen a finished lead"
 )
 async def reopen_lead(
     lead_id: UUID, body: ReopenIn, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
@@ -327,12 +338,11 @@ async def _timings(
     for tenant in {lead.tenant for lead in locked.values()}:
         of_tenant = [key for lead_id, key in keys.items() if locked[lead_id].tenant == tenant]
         admissions |= await leads.admissions(tx, tenant, list(dict.fromkeys(of_tenant)))
-    openings = OpeningCache()
     timed: dict[UUID, Reopened | None] = {}
     for lead_id, lead in locked.items():
         admission = admissions[keys[lead_id]]
         wanted_at = (body.scheduled_at or admission.now).astimezone(UTC)
-        timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission, openings)
+        timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission)
         most = attempts_max(lead, body.max_attempts)
         if isinstance(timing, FieldProblem) or most is None:
             timed[lead_id] = None

@@ -47,7 +47,7 @@ class KindIn(Body):
         json_schema_extra={"examples": [{"kind": "issue", "merchant_id": "acme-store"}]}
     )
 
-    kind: KindName = Field(description="As the handler names it.")
+    kind: KindName = Field(description="The kind, as the handler declares it.")
     reseller_id: ObjectId | None = RESELLER
     merchant_id: ObjectId | None = MERCHANT
 
@@ -57,7 +57,9 @@ class KindOut(Owned):
 
 
 class NewKindOut(KindOut):
-    secret: str = Field(description="Signs appends of those who have no key. Shown this once.")
+    secret: str = Field(
+        description="Signs appends of senders without an API key. Only this response shows it."
+    )
 
 
 @router.post(

@@ -55,8 +55,8 @@ class SummaryOut(Out):
     kind: str
     status: MailboxStatus
     mailboxes: int = Field(description=f"Counted up to {mailbox_admin.COUNT_MAX}.")
-    events: int = Field(description="What waits in those that were counted.")
-    oldest_s: float = Field(description="How long the one that waits longest was not processed.")
+    events: int = Field(description="Pending events of the counted mailboxes.")
+    oldest_s: float = Field(description="The longest time that one of them has waited.")
 
 
 class SummariesOut(Out):
@@ -67,14 +67,14 @@ class MailboxOut(Out):
     kind: str
     key: str
     processing_status: MailboxStatus
-    pending: int = Field(description="Events that wait.")
+    pending: int = Field(description="Pending events.")
     appended: int = Field(description="The number of its last event.")
-    processed: int = Field(description="Every event up to this number is processed or set aside.")
-    failures: int = Field(description="In a row.")
+    processed: int = Field(description="Every event up to this number is processed or parked.")
+    failures: int = Field(description="Failures in a row.")
     last_error: str | None
     locked_by: str | None = Field(description="The worker that has claimed it.")
     claimable_at: datetime | None = Field(
-        description="Its turn if queued, the end of its lease if processing."
+        description="If queued, when it is due; if processing, when its lease ends."
     )
     processing_started_at: datetime | None
     last_processed_at: datetime | None
@@ -92,7 +92,7 @@ class EventOut(Out):
     payload: dict[str, Any]
     created_at: datetime
     processed_at: datetime | None
-    error: str | None = Field(description="Why it was set aside.")
+    error: str | None = Field(description="Why it was parked.")
 
 
 class EventIn(Body):
@@ -108,10 +108,10 @@ class EventIn(Body):
         None,
         min_length=1,
         max_length=KEY_BYTES_MAX,
-        description="The same key again is the same event. Without one, a repetition is another event.",
+        description="A repeated key is the same event. Without a key, a repeated request appends another event.",
     )
     urgent: bool | None = Field(
-        None, description="`false`: it may wait for the next sweep of mailboxes, within a second."
+        None, description="`false`: the event may wait for the next sweep of mailboxes, within a second."
     )
 
 
@@ -119,16 +119,16 @@ class ReceiptOut(Out):
     kind: str
     key: str
     seq: int = Field(description="The event's number in its mailbox.")
-    created: bool = Field(description="`false`: it was there already.")
+    created: bool = Field(description="`false`: the event was appended before.")
 
 
 class MailboxDetailOut(MailboxOut):
-    events: list[EventOut] = Field(description=f"The first {EVENTS_SHOWN} that wait.")
+    events: list[EventOut] = Field(description=f"The first {EVENTS_SHOWN} pending events.")
 
 
 class KeyPageQuery(PageQuery):
     cursor: str | None = Field(
-        None, max_length=CURSOR_LENGTH_MAX, description="`next_cursor` of the page before."
+        None, max_length=CURSOR_LENGTH_MAX, description="`next_cursor` of the previous page."
     )
 
 
@@ -137,7 +137,9 @@ class MailboxQuery(KeyPageQuery):
 
 
 class EventQuery(PageQuery):
-    which: Literal["all", "unprocessed", "parked"] = Field("all", description="`parked`: those set aside.")
+    which: Literal["all", "unprocessed", "parked"] = Field(
+        "all", description="`parked`: events that a handler could not read."
+    )
 
 
 class StuckQuery(PageQuery):
@@ -147,25 +149,27 @@ class StuckQuery(PageQuery):
 
 
 class ReplayMailboxesIn(Body):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The handler is mended"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The handler is fixed"}]})
 
-    reason: Reason = Field(description="Why. It is in the audit log.")
+    reason: Reason = Field(description="The reason, for the audit log.")
     seq: int | None = Field(
-        None, ge=1, le=SEQ_MAX, description="One event that was set aside. Left out: the dead mailbox."
+        None, ge=1, le=SEQ_MAX, description="One parked event. Left out: the dead mailbox."
     )
 
 
 class SetAsideIn(Body):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"seq": 7, "reason": "Nobody can read it"}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"seq": 7, "reason": "Its format is not supported"}]}
+    )
 
-    seq: int = Field(ge=1, le=SEQ_MAX, description="The number of an event that waits.")
-    reason: Reason = Field(description="Kept beside the event, and in the audit log.")
+    seq: int = Field(ge=1, le=SEQ_MAX, description="The number of a pending event.")
+    reason: Reason = Field(description="The reason, stored with the event and in the audit log.")
 
 
 class ReplayKindIn(Body):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The handler is mended"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The handler is fixed"}]})
 
-    reason: Reason = Field(description="Why. It is in the audit log.")
+    reason: Reason = Field(description="The reason, for the audit log.")
 
 
 class RenameIn(Body):
@@ -173,17 +177,17 @@ class RenameIn(Body):
         json_schema_extra={"examples": [{"to": "ticket", "reason": "Its handler has another name"}]}
     )
 
-    to: KindName = Field(description="The kind that they become.")
-    reason: Reason = Field(description="Why. It is in the audit log.")
+    to: KindName = Field(description="The new kind.")
+    reason: Reason = Field(description="The reason, for the audit log.")
 
 
 class RenamedOut(Out):
-    renamed: int = Field(description=f"At most {REPLAY_MAX} at a time: ask again until it is 0.")
+    renamed: int = Field(description=f"At most {REPLAY_MAX} per request: repeat it until it is 0.")
     left: bool = Field(description="Whether mailboxes of the old kind are left.")
 
 
 class ReplayedOut(Out):
-    replayed: int = Field(description=f"At most {REPLAY_MAX} at a time: ask again until it is 0.")
+    replayed: int = Field(description=f"At most {REPLAY_MAX} per request: repeat it until it is 0.")
 
 
 @router.get(
@@ -308,7 +312,7 @@ async def replay_mailbox(
     "/{kind}/{key:path}/set-aside",
     response_model=MailboxOut,
     responses=WRITE_ERRORS,
-    summary="Set an event aside",
+    summary="Park an event",
 )
 async def set_aside(kind: KindPath, key: KeyPath, body: SetAsideIn, who: AdminKey, api: Deps) -> MailboxRow:
     """The mailbox goes on without the event, which is stored with the reason and can be replayed."""
@@ -316,7 +320,7 @@ async def set_aside(kind: KindPath, key: KeyPath, body: SetAsideIn, who: AdminKe
         owner = await _owner(tx, who, kind)
         await _mailbox(tx, who, kind, key)
         if not await mailbox_admin.set_aside(tx, kind, key, body.seq, body.reason):
-            raise conflict("event_not_waiting", "No event with this number waits in this mailbox.")
+            raise conflict("event_not_waiting", "This mailbox has no pending event with this number.")
         subject = f"{kind}/{key}"
         await record(tx, who, "mailbox.event_set_aside", subject, owner, reason=body.reason, seq=body.seq)
         return require_found(await mailbox_admin.get(tx, kind, key), "mailbox")
@@ -389,7 +393,7 @@ async def _replay(tx: Connection, kind: str, key: str, seq: int | None) -> None:
         if not await mailbox_admin.replay(tx, kind, key):
             raise conflict("mailbox_not_dead", "This mailbox is not dead. There is nothing to replay.")
     elif await mailbox_admin.replay_event(tx, kind, key, seq) is None:
-        raise conflict("event_not_set_aside", "No event with this number was set aside in this mailbox.")
+        raise conflict("event_not_set_aside", "This mailbox has no parked event with this number.")
 
 
 async def _owner(conn: Connection, who: Principal, kind: str) -> Tenant:
@@ -408,6 +412,8 @@ async def _mailbox(conn: Connection, who: Principal, kind: str, key: str) -> Mai
 def inbox_of(api: Api) -> Inbox:
     if api.deps.inbox is None:
         raise ApiError(
-            503, "mailboxes_unavailable", "This process has no mailboxes. Ask one with the role api."
+            503,
+            "mailboxes_unavailable",
+            "This process has no mailboxes. Send the request to one with the role api.",
         )
     return api.deps.inbox

@@ -21,7 +21,9 @@ class MeOut(Out):
     expires_at: datetime | None
 
 
-@router.get("", response_model=MeOut, responses=documented(401, 503), summary="Whose key is this?")
+@router.get(
+    "", response_model=MeOut, responses=documented(401, 503), summary="Get the owner and scopes of the key"
+)
 async def get_me(who: AnyKey) -> MeOut:
     """Scopes and tenant of the key of this request."""
     return MeOut(

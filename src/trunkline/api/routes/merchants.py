@@ -36,10 +36,13 @@ router = APIRouter(prefix=f"{API_ROOT}/merchants", tags=["tenants"])
 CONCURRENT_MAX = 100_000
 _REGION = Field(None, description="Country of phones that are written without one, for example US or IN.")
 _POOL = Field(None, description="The number pool of leads that name none.")
-_MAX_CONCURRENT = "The most calls at once, over all its leads; null: no limit. A merchant cannot set its own."
+_MAX_CONCURRENT = (
+    "The maximum of concurrent calls of all its leads; null: no limit. A merchant's key cannot set it."
+)
 _AGENTS = (
-    "Whose agents take the calls: `ours`, and nobody is dialled unless a pod is kept for the call; or `elsewhere`, and "
-    "calls are dialled without one. Only the platform or a reseller may say."
+    "Whose agents take the calls. `ours`: the dialer reserves a slot of a pod before each dial. `elsewhere`: "
+    "external agents answer, and the dialer reserves no slot. Only a key of the platform or of the reseller may "
+    "set it."
 )
 _WEIGHT = "Its share of the channels beside other merchants. Only a key of the platform may set it."
 
@@ -91,7 +94,7 @@ class MerchantOut(Out):
 
 
 class MerchantQuery(PageQuery):
-    reseller_id: ObjectId | None = Field(None, description="Only the merchants of this reseller.")
+    reseller_id: ObjectId | None = Field(None, description="Only merchants of this reseller.")
 
 
 @router.post(
@@ -141,7 +144,7 @@ async def update_merchant(merchant_id: ObjectId, body: MerchantPatch, who: Admin
             raise forbidden("not_owner", "Only its reseller or the platform may limit a merchant's calls.")
         if body.agents is not None and who.tenant.merchant_id is not None:
             raise forbidden(
-                "not_owner", "Only its reseller or the platform may say whose agents take the calls."
+                "not_owner", "Only its reseller or the platform may set whose agents take the calls."
             )
         await _check_pool(tx, merchant.tenant, body.default_pool)
         merchant = require_found(await tenants.update_merchant(tx, merchant_id, _change(body)), "merchant")

@@ -35,8 +35,8 @@ Account = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{
 Status = Literal["active", "draining", "disabled"]
 
 CHANNELS_MAX = 10_000
-_CHANNELS = "How many calls it may carry at once. A lower number takes effect as calls end."
-_PACE = "Calls it may start per second, beside the pace of its account. Left out: as many as that allows."
+_CHANNELS = "The maximum of concurrent calls. A lower value takes effect as calls end."
+_PACE = "The maximum of starts per second, besides that of the account. Left out: only the account's applies."
 _STATUS = "A draining number finishes its calls and starts none; a disabled one is out of use."
 Pace = Annotated[float, Field(gt=0, le=1000)]
 
@@ -51,9 +51,9 @@ class NumberIn(Body):
     )
 
     e164: Text = Field(min_length=1, max_length=phones.TEXT_MAX, description="The number itself, as E.164.")
-    pool: ObjectId = Field(description="It belongs to whom its pool belongs.")
+    pool: ObjectId = Field(description="The pool of the number. The owner of the pool owns the number.")
     carrier: Carrier
-    account: Account = Field("default", description="The carrier's account that it is dialled with.")
+    account: Account = Field("default", description="The account at the carrier.")
     max_channels: int = Field(ge=0, le=CHANNELS_MAX, strict=True, description=_CHANNELS)
     starts_per_s: Pace | None = Field(None, description=_PACE)
     status: Status = Field("active", description=_STATUS)
@@ -62,9 +62,9 @@ class NumberIn(Body):
 class NumberPatch(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"max_channels": 10}]})
 
-    pool: ObjectId | None = Field(None, description="Only while no call is on it.")
-    carrier: Carrier | None = Field(None, description="Only while no call is on it.")
-    account: Account | None = Field(None, description="Only while no call is on it.")
+    pool: ObjectId | None = Field(None, description="Only while the number has no live call.")
+    carrier: Carrier | None = Field(None, description="Only while the number has no live call.")
+    account: Account | None = Field(None, description="Only while the number has no live call.")
     max_channels: int | None = Field(None, ge=0, le=CHANNELS_MAX, strict=True, description=_CHANNELS)
     starts_per_s: Pace | None = Field(None, description=_PACE)
     status: Status | None = Field(None, description=_STATUS)
@@ -82,7 +82,8 @@ class NumberOut(Owned):
     account: str
     max_channels: int
     channels_held: int | None = Field(
-        description="How many of them calls hold right now. null: that is not yours to know."
+        description="How many channels live calls hold. null: the number is shared, and this key may see only "
+        "its own calls."
     )
     starts_per_s: float | None
     status: str
@@ -94,12 +95,14 @@ class RemovalQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     drain: bool = Field(
-        False, description="If calls are on it, let it start no more. Remove it again when they have ended."
+        False,
+        description="If the number has live calls, set it to draining. Repeat the request when they have "
+        "ended.",
     )
 
 
 class NumberQuery(PageQuery):
-    pool: ObjectId | None = Field(None, description="Only the numbers of this pool.")
+    pool: ObjectId | None = Field(None, description="Only numbers of this pool.")
     e164: Text | None = Field(
         None, min_length=1, max_length=phones.TEXT_MAX, description="Only this number; a missing + is added."
     )
@@ -161,7 +164,7 @@ async def update_number(number_id: UUID, body: NumberPatch, who: AdminKey, api: 
     "/{number_id}",
     status_code=204,
     response_model=None,
-    responses=DELETE_ERRORS | {202: {"model": NumberOut, "description": "It is draining."}},
+    responses=DELETE_ERRORS | {202: {"model": NumberOut, "description": "The number is draining."}},
     summary="Remove a number",
 )
 async def delete_number(

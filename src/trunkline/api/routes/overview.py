@@ -35,7 +35,7 @@ class ChannelUseOut(Out):
 class SliceOut(Out):
     at: datetime
     dials: int
-    p50_s: float | None = Field(description="How late they left, as medians; null for inbound calls alone.")
+    p50_s: float | None = Field(description="The median lateness; null if all were inbound calls.")
     p99_s: float | None
 
 
@@ -44,19 +44,19 @@ class QueueOut(Out):
     campaign_id: UUID | None
     pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
     first_due_at: datetime
-    due: int = Field(description=f"Leads whose time has come, counted up to {live.COUNT_MAX}.")
-    waiting: int = Field(description=f"All that wait, counted up to {live.COUNT_MAX}.")
+    due: int = Field(description=f"Due leads, counted up to {live.COUNT_MAX}.")
+    waiting: int = Field(description=f"All waiting leads, counted up to {live.COUNT_MAX}.")
     waits_for: str | None = Field(
         default=None,
-        description="Why what is due waits: `stopped`, `event_dispatch`, `no_agent_brake`, `no_number`, "
-        "`numbers_stopped`, `cooldown`, `channels`, `no_agents`, `agents_busy`, the reason of an intent's refusal, or "
-        "`turn`: nothing but its turn. null: nothing is due.",
+        description="Why due leads wait: `stopped`, `event_dispatch`, `no_agent_brake`, `no_number`, "
+        "`numbers_stopped`, `cooldown`, `channels`, `no_agents`, `agents_busy`, the reason of an "
+        "intent's refusal, or `turn`: they only wait for their turn. null: no lead is due.",
     )
     waits_until: datetime | None = Field(
         default=None,
-        description="When that ends, as far as it is known. `cooldown`: when the next call is tried. `channels`: when "
-        "the last of those that are due now is called, if calls end as they did in the last ten minutes; null where "
-        "more are due than are counted, or none has ended.",
+        description="When the wait ends, if that is known. `cooldown`: when the next probe is sent. `channels`: "
+        "when the last of the leads that are due now is called, if calls end at the pace of the last "
+        "ten minutes; null if more leads are due than are counted, or no call has ended.",
     )
     is_until_estimated: bool = Field(
         default=False, description="`waits_until` is an estimate, from the pace of the last ten minutes."
@@ -82,14 +82,16 @@ class OverviewOut(Out):
         description="How far back the slices reach: under heavy load not the whole window."
     )
     slices: list[SliceOut] = Field(
-        description="What was dialled, oldest first. Slices without a dial are left out."
+        description="Dials by time slice, oldest first. Slices without a dial are left out."
     )
     endings: dict[str, int] = Field(description="How the calls of these slices have ended so far.")
     queues: list[QueueOut] = Field(description=f"Up to {live.QUEUES_MAX}, the longest waiting first.")
-    abandonment: SharesOut = Field(description="People who answered and found no agent, of all your calls.")
-    leads_about: int | None = Field(description="An estimate; null while there is none, and to tenants.")
-    processes: list[ProcessOut] = Field(description="To keys of the platform; empty to others.")
-    is_led: bool | None = Field(description="Whether a leader is there; null to tenants.")
+    abandonment: SharesOut = Field(
+        description="Abandoned calls, of all your calls: a person answered, and no agent took the call."
+    )
+    leads_about: int | None = Field(description="An estimate; null while there is none, and for tenants.")
+    processes: list[ProcessOut] = Field(description="For keys of the platform; empty for others.")
+    is_led: bool | None = Field(description="Whether there is a leader; null for tenants.")
 
 
 @router.get("", response_model=OverviewOut, responses=READ_ERRORS, summary="Get the live overview")

@@ -42,11 +42,11 @@ _PLATFORMS_OWN = ("prechecks", "price")
 class PolicyOut(BaseModel):
     scope: Scope
     subject: str
-    policy: dict[str, Any] = Field(description="As it was put. Empty: this layer says nothing.")
+    policy: dict[str, Any] = Field(description="The layer, as it was set. Empty: this layer sets nothing.")
     version: int
     updated_at: datetime | None
     warnings: list[str] = Field(
-        [], description="Of packs it names that nobody has compared with the law lately."
+        [], description="Warnings about named packs that were not compared with the law within a year."
     )
 
 
@@ -67,7 +67,7 @@ class PackIn(Body):
         }
     )
 
-    as_of: date = Field(description="When somebody last compared it with the law.")
+    as_of: date = Field(description="When it was last compared with the law.")
     note: str = Field(max_length=500)
     windows: tuple[Window, ...] = Field((), max_length=20)
     person_limits: tuple[PersonLimit, ...] = Field((), max_length=10)
@@ -75,14 +75,14 @@ class PackIn(Body):
         None, description="Overdialling: the share, the message, the ring time, and the next call."
     )
     region: str | None = Field(None, pattern=r"^[A-Z]{2}$", description="The country of the callee's number.")
-    prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="In the place of the country.")
+    prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="Instead of the country.")
 
 
 class PackOut(BaseModel):
     name: str
-    is_edited: bool = Field(description="By the operator of this platform.")
+    is_edited: bool = Field(description="Edited or added by the operator of this platform.")
     as_of: date
-    is_old: bool = Field(description="Nobody has compared it with the law for a year.")
+    is_old: bool = Field(description="It was not compared with the law for a year.")
     note: str
     region: str | None
     prefixes: list[str]
@@ -129,7 +129,7 @@ async def put_pack(
     "/policy/packs/{pack_name}",
     status_code=204,
     responses=DELETE_ERRORS,
-    summary="Take back an edited pack",
+    summary="Remove an edited pack",
 )
 async def delete_pack(pack_name: PackPath, who: AdminKey, api: Deps, afterwards: BackgroundTasks) -> None:
     """Restores the platform's own pack of this name. An added pack is removed; policies that still name it are held to

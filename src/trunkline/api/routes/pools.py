@@ -35,16 +35,18 @@ router = APIRouter(prefix=f"{API_ROOT}/pools", tags=["numbers"])
 
 
 _OVERFLOW = (
-    "The pool whose numbers its leads may use when its own had no channel for so long. Not back again."
+    "The pool whose numbers a lead may use once this pool had no channel for `overflow_after_s`. It does not go "
+    "the other way."
 )
-_AFTER = "How long a lead waits for a channel of this pool first, in seconds. Together with `overflow_pool`."
+_AFTER = "How long a lead waits for a channel of this pool first, in seconds. Required with `overflow_pool`."
 _REGION = (
     "Whether a lead prefers a number of its own region: of its country, in North America of its area. The least loaded "
     "of those, or of all if none is free."
 )
 _AGENTS = (
-    "Whose agents take the calls: `ours`, and nobody is dialled unless a pod is kept for the call; or `elsewhere`, and "
-    "calls are dialled without one. Only the platform or a reseller may say."
+    "Whose agents take the calls. `ours`: the dialer reserves a slot of a pod before each dial. `elsewhere`: "
+    "external agents answer, and the dialer reserves no slot. Only a key of the platform or of the reseller may "
+    "set it."
 )
 AfterSeconds = Annotated[float, Field(ge=0, le=86_400)]
 
@@ -172,7 +174,7 @@ async def delete_pool(pool_id: ObjectId, who: AdminKey, api: Deps) -> None:
 
 def _require_above_merchant(who: Principal) -> None:
     if who.tenant.merchant_id is not None:
-        raise forbidden("not_owner", "Only a reseller or the platform may say whose agents take the calls.")
+        raise forbidden("not_owner", "Only a reseller or the platform may set whose agents take the calls.")
 
 
 def _overflow(pool_id: str | None, after_s: float | None) -> Overflow | None:

@@ -51,7 +51,9 @@ async def get_health() -> HealthOut:
 @router.get(
     "/ready",
     response_model=ReadyOut,
-    responses={503: {"model": NotReadyOut, "description": "Something is away that this process needs."}},
+    responses={
+        503: {"model": NotReadyOut, "description": "A dependency that this process needs is unavailable."}
+    },
     summary="Can the process do its work?",
 )
 async def get_ready(request: Request, api: Deps) -> ReadyOut | Response:
@@ -78,7 +80,7 @@ async def get_ready(request: Request, api: Deps) -> ReadyOut | Response:
     "/metrics",
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}, "description": "In Prometheus' text format."}},
-    summary="What the process measures",
+    summary="Metrics of the process",
 )
 async def get_metrics(request: Request, api: Deps) -> Response:
     body, content_type = api.deps.render_metrics(request.headers.get("accept", ""))

@@ -61,16 +61,16 @@ class ReminderOut(Out):
     pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
     priority: int
     max_attempts: int
-    late_s: int = Field(description="How late it is rung at most after an outage.")
+    late_s: int = Field(description="The maximum lateness of a call after an outage.")
     reporting_webhook_url: str | None
     status: Status
     ended_reason: Literal["finished", "cancelled"] | None
     next_wall: WallTimeOut | None = Field(
-        description="The occurrence that rings next, as wall time, be it a lead already or not."
+        description="The next occurrence, as wall time, whether or not it is a lead already."
     )
     next_at: datetime | None = Field(
-        description="When it rings, as an instant: a retry or a calling window may be later than the wall time says. "
-        "null: paused or ended, or its last call is going on."
+        description="When the next call is due, as an instant: a retry or a calling window may be later than the "
+        "wall time. null: paused or ended, or its last call is live."
     )
     created_at: datetime
     updated_at: datetime
@@ -97,10 +97,8 @@ class OccurrenceOut(Out):
 class UpcomingOut(BaseModel):
     wall_at: WallTimeOut
     at: datetime
-    skipped: bool = Field(description="It was skipped ahead of its time.")
-    lead_id: UUID | None = Field(
-        description="The lead that waits to be called for it. null: it is not made yet."
-    )
+    skipped: bool = Field(description="The occurrence was skipped before its time.")
+    lead_id: UUID | None = Field(description="The lead of the occurrence. null: it is not created yet.")
 
 
 class UpcomingListOut(BaseModel):
@@ -135,7 +133,9 @@ class ReminderChange(Body):
 class SkipIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"wall_at": "2030-05-06T09:00"}]})
 
-    wall_at: WallMoment | None = Field(None, description="Which one, as wall time. Left out: the next one.")
+    wall_at: WallMoment | None = Field(
+        None, description="The occurrence, as wall time. Left out: the next one."
+    )
 
 
 @router.post(
@@ -143,7 +143,7 @@ class SkipIn(Body):
     status_code=201,
     response_model=ReminderOut,
     responses=WRITE_ERRORS | {200: {"model": ReminderOut, "description": "This request was sent before."}},
-    summary="Make a reminder",
+    summary="Create a reminder",
 )
 async def create_reminder(
     body: ReminderRequest, who: LeadsKey, api: Deps, response: Response, afterwards: BackgroundTasks
@@ -214,7 +214,7 @@ async def change_reminder(reminder_id: UUID, body: ReminderChange, who: LeadsKey
     "/{reminder_id}/upcoming",
     response_model=UpcomingListOut,
     responses=READ_ERRORS,
-    summary="When a reminder rings next",
+    summary="List the next occurrences of a reminder",
 )
 async def get_upcoming(
     reminder_id: UUID, query: Annotated[UpcomingQuery, Query()], who: ReadKey, api: Deps
@@ -242,7 +242,7 @@ async def get_upcoming(
     "/{reminder_id}/occurrences",
     response_model=PageOut[OccurrenceOut],
     responses=READ_ERRORS,
-    summary="List what became of a reminder's occurrences",
+    summary="List the past occurrences of a reminder",
 )
 async def list_occurrences(
     reminder_id: UUID, query: Annotated[PageQuery, Query()], who: ReadKey, api: Deps
@@ -283,7 +283,7 @@ async def skip_occurrence(reminder_id: UUID, body: SkipIn, who: LeadsKey, api: D
     "/{reminder_id}/next",
     response_model=ReminderOut,
     responses=WRITE_ERRORS,
-    summary="Ring the next occurrence now",
+    summary="Call the next occurrence now",
 )
 async def ring_next(reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: BackgroundTasks) -> Reminder:
     """Calls the next occurrence now instead of at its time. Windows, limits and stops apply as for every call."""
@@ -342,7 +342,7 @@ async def cancel_reminder(
     reminder_id: UUID,
     who: LeadsKey,
     api: Deps,
-    hang_up: Annotated[bool, Query(description="Cut short a call that is going on.")] = False,
+    hang_up: Annotated[bool, Query(description="Hang up a live call.")] = False,
 ) -> Reminder:
     """No more calls. The reminder and its occurrences can still be read. Idempotent."""
     async with api.store.writing() as tx:

@@ -71,12 +71,14 @@ class EndpointOut(Owned):
     event_types: list[str]
     status: Literal["active", "disabled"]
     disabled_reason: str | None
-    old_secret_until: datetime | None = Field(description="Until then two secrets sign.")
+    old_secret_until: datetime | None = Field(description="Until then both secrets sign.")
     updated_at: datetime
 
 
 class NewSecretOut(EndpointOut):
-    secret: str = Field(description="Shown this once. As Standard Webhooks wants it: `whsec_…`.")
+    secret: str = Field(
+        description="Only this response shows it. In the format of Standard Webhooks: `whsec_…`."
+    )
 
 
 @router.post(
@@ -90,7 +92,7 @@ async def create_endpoint(body: EndpointIn, who: AdminKey, api: Deps) -> NewSecr
         owner = await owner_of(tx, who, body.reseller_id, body.merchant_id)
         if owner.is_platform:
             raise invalid(
-                FieldProblem("reseller_id", "Name the reseller or merchant whose events are meant.")
+                FieldProblem("reseller_id", "Name the reseller or merchant whose events are to be sent.")
             )
         sealed = jobs_api(api).sealer.seal(secret)
         endpoint = await webhook_endpoints.insert(tx, new_id(), owner, body.url, body.event_types, sealed)

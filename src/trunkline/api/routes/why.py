@@ -19,16 +19,16 @@ class GateCheckOut(Out):
     gate: str
     open: bool = Field(validation_alias=AliasChoices("is_open", "open"))
     detail: str | None
-    until: datetime | None = Field(description="When it opens, as far as that is known.")
+    until: datetime | None = Field(description="When the gate opens, if that is known.")
     set_by: str | None = Field(
-        description="What closed it: a person or key, a layer of the policy, a setting."
+        description="What closed the gate: a person or key, a layer of the policy, a setting."
     )
 
 
 class DecisionOut(Out):
     reason: str
     subject: str | None
-    times: int = Field(description="How often it was refused for this reason.")
+    times: int = Field(description="How often the lead was refused for this reason.")
     first_at: datetime
     last_at: datetime
     until: datetime | None
@@ -38,15 +38,18 @@ class WhyOut(Out):
     lead_id: UUID
     status: str
     answer: str = Field(
-        description="A sentence for people: what really refuses it, who set that, and when it ends."
+        description="A sentence for people: which gate refuses the lead, who set that, and when it ends."
     )
     refused_by: str | None = Field(
-        description="The gate that the answer names; null: nothing refuses it, or it does not wait."
+        description="The gate that refuses the lead; null: no gate does, or the lead does not wait."
     )
-    next_at: datetime | None = Field(description="When it may be called, as far as that is known.")
-    checks: list[GateCheckOut] = Field(description="Every gate that it has to pass, as of now.")
+    next_at: datetime | None = Field(description="When the lead may be called, if that is known.")
+    checks: list[GateCheckOut] = Field(
+        description="Every gate that the lead has to pass, with its present state."
+    )
     decisions: list[DecisionOut] = Field(
-        validation_alias=AliasChoices("history", "decisions"), description="Every refusal so far, by reason."
+        validation_alias=AliasChoices("history", "decisions"),
+        description="Every refusal of the lead so far, by reason.",
     )
 
 

@@ -65,14 +65,14 @@ class LateEvents:
             try:
                 receipts = await self._append_all([event for _, event in batch])
             except StoreUnavailable as error:
-                log.error("answer.not_kept_yet", waiting=len(self._new), error=str(error))
+                log.error("answer.events_not_stored_yet", waiting=len(self._new), error=str(error))
                 if self._is_closing:
                     return
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, longest_s)
                 continue
             except Exception as error:  # an event that is refused must not block the others
-                log.error("answer.not_kept", events=len(batch), exc_info=error)
+                log.error("answer.events_not_stored", events=len(batch), exc_info=error)
                 await self._one_by_one(batch)
                 receipts = []
             wait_s = self._retry_s[0]

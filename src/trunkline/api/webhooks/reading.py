@@ -74,7 +74,7 @@ class _Judged(Value, frozen=True):
     is_proven: bool = True
 
     @property
-    def is_believed(self) -> bool:
+    def is_verified(self) -> bool:
         return not isinstance(self.result, Forged)
 
 
@@ -105,7 +105,7 @@ class WebhookReader:
             return _refuse(_label(tag.carrier), "too_large", 413)
         sent = _as_sent(request, urls, body, tag)
         judged = self._judge(tag, sent)
-        if not judged.is_believed and self._refresher is not None:
+        if not judged.is_verified and self._refresher is not None:
             refreshed = await self._refresher.again()
             judged = self._judge(tag, sent)
             if judged.carrier is None and refreshed == "unavailable" and tag.kind in _OF_ONE_CALL:
@@ -138,7 +138,7 @@ class WebhookReader:
         judged = _Judged(carrier, Forged("no URL"), sent[0].url)
         for request in sent:
             judged = _Judged(carrier, carrier.parse_webhook(request), request.url)
-            if judged.is_believed:
+            if judged.is_verified:
                 break
         return judged
 

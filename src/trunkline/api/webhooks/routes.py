@@ -85,16 +85,16 @@ class WebhookRoutes:
 
     def raw_routes(self) -> list[RawRoute]:
         return [
-            _route("POST", "status", self.event, "A call changed its state"),
+            _route("POST", "status", self.event, "Status of a call"),
             _route("GET", "status", self.seen, "Show the URL that this server sees, for a signed request"),
             _route("POST", "recording", self.event, "A recording is ready"),
             _route("POST", "machine", self.event, "Whether a machine answered"),
             _route("POST", "stream", self.event, "The stream of a call began, failed or ended"),
             _route("POST", "answer", self.answer, "A call was answered"),
-            _route("GET", "answer", self.answer, "A call was answered (Exotel's applets ask with GET)"),
+            _route("GET", "answer", self.answer, "A call was answered (Exotel's applets use GET)"),
             _route("POST", "resume", self.resume, "The stream of a call has closed, and the call goes on"),
             _route("POST", "inbound", self.arrival, "A call comes in"),
-            _route("GET", "inbound", self.arrival, "A call comes in (Exotel's applets ask with GET)"),
+            _route("GET", "inbound", self.arrival, "A call comes in (Exotel's applets use GET)"),
         ]
 
     async def event(self, request: Request) -> Response:
@@ -239,12 +239,12 @@ def _operation(summary: str) -> dict[str, Any]:
     return {
         "tags": ["webhooks"],
         "summary": summary,
-        "description": "For carriers. Signed by the carrier; the attempt is named in the URL we gave it.",
+        "description": "For carriers. Signed by the carrier; the URL, which the platform gave it, names the attempt.",
         "parameters": [{"name": "carrier", "in": "path", "required": True, "schema": {"type": "string"}}],
         "responses": {
-            "200": {"description": "What the carrier shall do with the call, in its own language."},
+            "200": {"description": "What the carrier is to do with the call, in its own language."},
             "202": {"description": "The signature is valid; the content is not understood."},
-            "204": {"description": "Kept."},
+            "204": {"description": "Stored."},
             "401": {"description": "The password is missing (Exotel)."},
             "403": {"description": "The signature does not fit, or the webhook is too old."},
             "413": {"description": "Larger than any webhook."},

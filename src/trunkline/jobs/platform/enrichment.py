@@ -86,7 +86,7 @@ class EnrichmentService:
     def __init__(self, outbox: Outbox):
         self._outbox = outbox
 
-    async def ask(self, tx: Connection, wanted: Iterable[Wanted]) -> list[Inserted]:
+    async def enqueue(self, tx: Connection, wanted: Iterable[Wanted]) -> list[Inserted]:
         """Enqueue the enrichment of calls, in the transaction that recorded them. A second request for an item does
         nothing."""
         by_id = {each.item_id: each for each in wanted}
@@ -101,9 +101,9 @@ class EnrichmentService:
             ],
         )
 
-    def wake(self, asked: list[Inserted]) -> None:
+    def wake(self, enqueued: list[Inserted]) -> None:
         """After the commit."""
-        self._outbox.wake(*asked)
+        self._outbox.wake(*enqueued)
 
 
 def _item(wanted: Wanted) -> NewItem:

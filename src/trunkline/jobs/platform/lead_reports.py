@@ -19,7 +19,7 @@ from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import deliver, ensure_endpoint
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
-from trunkline.leads.legacy_outcomes import legacy
+from trunkline.leads.outcomes import legacy
 from trunkline.store import lead_reopenings, leads, webhook_endpoints
 from trunkline.store.database import Connection, Database
 from trunkline.store.lead_reopenings import Reopening
@@ -141,7 +141,7 @@ def data_of(lead: Lead, attempts: list[LeadAttempt]) -> dict[str, Any]:
     legacy_outcome, legacy_reason = legacy(lead.outcome, lead.outcome_reason)
     return {
         **_fields(lead, (*LEAD, "outcome", "outcome_reason")),
-        # In versions 0.1.x only: see `leads.legacy_outcomes`.
+        # In versions 0.1.x only: see `leads.outcomes.LEGACY`.
         "legacy_outcome": legacy_outcome,
         "legacy_outcome_reason": legacy_reason,
         **_fields(lead, ("scheduled_at", "finished_at", "attempt_count", "reopen_count")),

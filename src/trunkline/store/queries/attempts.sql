@@ -77,7 +77,7 @@ UPDATE attempts SET holds_channel = false, next_check_at = NULL WHERE id = $1 AN
 RETURNING id
 
 -- name: write_off
--- The end of doubt without a call: `absent` frees the channel at once, `unknown` keeps it for as long as a call that was
+-- The end of an in-doubt attempt without a call: `absent` frees the channel at once, `unknown` keeps it for as long as a call that was
 -- placed after all could last ($4 seconds). Guarded by the state: a webhook that came meanwhile wins.
 UPDATE attempts
 SET state = $2, end_reason = $3, ended_at = clock_timestamp(), holds_channel = $2 = 'unknown',

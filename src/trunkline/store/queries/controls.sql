@@ -38,14 +38,6 @@ WHERE concat_ws(' ', scope, subject, set_by) > $3
 ORDER BY concat_ws(' ', scope, subject, set_by)
 LIMIT $5
 
--- name: may_start
--- Checked inside the transaction of an intent, where no process's view can be late: may calls start at all, and is this the
--- database that the caller has seen ($1), and not an earlier state of it?
-SELECT c.beat >= $2 AND c.installation = $1 AND NOT EXISTS (
-           SELECT FROM controls
-           WHERE scope IN ('kill_switch', 'promoter') AND (ends_at IS NULL OR ends_at > clock_timestamp()))
-FROM continuity c
-
 -- name: poll
 -- Polled by every process twice a second, in one row: the versions of controls and flags, the database's beat, and its time.
 SELECT v.controls AS controls_version, v.flags AS flags_version, c.installation, c.beat, c.beat_at,

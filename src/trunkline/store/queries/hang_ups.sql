@@ -1,6 +1,6 @@
 -- name: claim
--- Calls to be hung up whose carrier has to be asked now. A claim moves the time on, which is the lease: if the process dies,
--- the next one asks after $2 seconds. A call without a call id cannot be asked for yet; one that has ended need not be.
+-- Calls to be hung up whose request to the carrier is due. A claim moves the time on, which is the lease: if the process dies,
+-- the next one sends it after $2 seconds. A call without a call id cannot be hung up yet; one that has ended need not be.
 UPDATE attempts AS a
 SET hang_up_at = clock_timestamp() + make_interval(secs => $2)
 FROM (SELECT id FROM attempts
@@ -11,7 +11,7 @@ WHERE a.id = due.id
 RETURNING a.id, a.lead_id, a.carrier, a.account, a.carrier_call_id, a.state
 
 -- name: reschedule
--- When to ask again. NULL: never.
+-- When to send the next request. NULL: never.
 UPDATE attempts AS a
 SET hang_up_at = CASE WHEN l.delay_s IS NOT NULL THEN clock_timestamp() + make_interval(secs => l.delay_s) END
 FROM (SELECT a.id, l.delay_s
@@ -20,7 +20,7 @@ FROM (SELECT a.id, l.delay_s
 WHERE a.id = l.id
 
 -- name: request
--- Request the hang-up of the live calls of locked leads: the carrier is asked as soon as the call id is known.
+-- Request the hang-up of the live calls of locked leads: the loop sends it to the carrier as soon as the call id is known.
 UPDATE attempts AS a
 SET hang_up_at = coalesce(a.hang_up_at, clock_timestamp())
 FROM (SELECT id FROM attempts

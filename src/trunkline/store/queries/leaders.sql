@@ -15,5 +15,5 @@ RETURNING term
 SELECT true FROM leaders WHERE name = $1 AND holder = $2 AND term = $3 FOR SHARE
 
 -- name: resign
--- Give up a lease at shutdown, so that the next leader need not wait for it to expire.
+-- Release a lease at shutdown, so that the next leader need not wait for it to expire.
 UPDATE leaders SET holder = NULL, expires_at = '-infinity' WHERE name = $1 AND holder = $2 AND term = $3

@@ -9,7 +9,7 @@ ON CONFLICT (number) DO UPDATE SET name = excluded.name, checksum = excluded.che
 RETURNING CASE WHEN xmax <> 0 THEN begun_at END
 
 -- name: create_schema
--- A library's own, in somebody else's database. The name is quoted by the caller: no parameter can stand here.
+-- A library's own, in an application's database. The name is quoted by the caller: no parameter can stand here.
 CREATE SCHEMA {schema}
 
 -- name: create_table
@@ -81,5 +81,5 @@ SELECT set_config('lock_timeout', $1, $2), set_config('statement_timeout', '0', 
 SELECT pg_try_advisory_xact_lock(7285406293)
 
 -- name: use_path
--- $2 for this transaction only: behind a pooler a session is somebody else's.
+-- $2 for this transaction only: behind a pooler a session has other users.
 SELECT set_config('search_path', $1, $2)

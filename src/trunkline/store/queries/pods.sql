@@ -1,4 +1,4 @@
--- name: adopt
+-- name: continue_incarnation
 -- The first heartbeat of a pod that Kubernetes reported before, or of one that Valkey has lost: it stays the same.
 -- $1 name  $2 boot id  $3 sequence  $4 leaving  $5 named  $6 ip  $7 port  $8 version  $9 base URL  $10 interval  $11 hanging
 UPDATE pods AS p

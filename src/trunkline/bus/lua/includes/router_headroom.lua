@@ -13,7 +13,7 @@ end
 
 -- 10 % of the tier are the inbound reserve, unless its config sets it. At most 25 % yield to waiting calls, less the slots
 -- that calls got after waiting.
-local function for_dials(tier)
+local function free_for_dials(tier)
   local pool = tier.pool
   local capacity = redis.call('SCARD', pool.assigned) * tier.max
   local callers = tier.callers or math.floor(capacity / 10)

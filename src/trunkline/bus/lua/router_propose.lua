@@ -12,15 +12,15 @@
 --    {'stale'}  this projection was lost and is not rebuilt yet
 -- @include router
 -- @include router_choose
--- @include router_room
+-- @include router_headroom
 epoch()
 if not is_rebuilt then return {'stale'} end
 local left, order = {}, {}
 
-local function room_for(tier, merchant)
+local function has_slot_for(tier, merchant)
   local name = tier.pool.tier
   if not left[name] then
-    left[name] = for_dials(tier)
+    left[name] = free_for_dials(tier)
     order[#order + 1] = name
   end
   if left[name] == 0 then return false end
@@ -28,18 +28,18 @@ local function room_for(tier, merchant)
   return redis.call('HEXISTS', tier.pool.waiting_merchants, merchant) == 0
 end
 
-local function kept_already(id)
+local function proposed_before(id)
   local kept = redis.call('HMGET', key('kept', id), 'pod', 'slot', 'incarnation', 'source_pool')
   if not kept[1] or (kept[4] or '') == '' then return nil end
   kept[5] = redis.call('HGET', key('pod', kept[1]), 'base_url') or ''
   return kept
 end
 
-local function keep(id, merchant)
-  local known = kept_already(id)
+local function propose(id, merchant)
+  local known = proposed_before(id)
   if known then return known end
   for _, tier in ipairs((chain(merchant))) do
-    if room_for(tier, merchant) then
+    if has_slot_for(tier, merchant) then
       local pool = tier.pool
       local pod, slot = choose(tier, true)
       if pod then
@@ -61,7 +61,7 @@ end
 
 local answer, is_short = {'kept'}, false
 for i = 3, #ARGV, 2 do
-  local kept = keep(ARGV[i], ARGV[i + 1])
+  local kept = propose(ARGV[i], ARGV[i + 1])
   if #kept == 0 then is_short = true end
   answer[#answer + 1] = kept
 end
