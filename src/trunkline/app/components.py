@@ -38,14 +38,19 @@ from trunkline.dispatch.rollout import DialStops, Rollout
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits, is_cancelled
 from trunkline.dispatch.settlement import Settler
 from trunkline.http.outgoing import Outgoing
-from trunkline.jobs.api import JobsApi
-from trunkline.jobs.application import load_enricher, load_modules
-from trunkline.jobs.notifier import JobNotifier
-from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
+from trunkline.jobs.platform.catalogue import (
+    JobsApi,
+    PlatformParts,
+    job_files,
+    load_enricher,
+    load_modules,
+    platform_registry,
+)
 from trunkline.jobs.platform.enrichment import EnrichmentService
 from trunkline.jobs.recurring import declared_schedules
 from trunkline.jobs.registry import Registry as JobRegistry
 from trunkline.jobs.service import JobConfig, JobService
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.leads.retries import Retries
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import LeaderLoop, Leadership, LeaseTimes, Unelected

@@ -42,8 +42,7 @@ from trunkline.dispatch.rebuilder import Rebuilder
 from trunkline.jobs.platform.retention import FileRetention
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import LeaderLoop
-from trunkline.mailbox.gauges import MailboxGauges
-from trunkline.mailbox.retention import MailboxRetention
+from trunkline.mailbox.maintenance import MailboxGauges, MailboxRetention
 from trunkline.reminders.follower import ReminderFollower
 from trunkline.router.pods import PodGauges
 from trunkline.router.slots import SlotCheck
