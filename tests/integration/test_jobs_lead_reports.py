@@ -16,6 +16,7 @@ from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import Webhook
 from trunkline.jobs.registry import Registry
 from trunkline.model import new_id
+from trunkline.schema.tenants import NewMerchant, NewReseller
 from trunkline.store import lead_reopenings, lead_timeline, tenants, webhook_endpoints
 from trunkline.store.lead_reopenings import Reopened, ReopenOrder
 from trunkline.store.sql import query
@@ -30,18 +31,10 @@ URL = "https://example.com/of-this-lead"
 async def world(database_url: str) -> AsyncIterator[JobWorld]:
     async with job_world(database_url) as world:
         async with world.database.transaction() as tx:
-            await tenants.insert_reseller(tx, "acme", "Acme")
+            await tenants.RESELLERS.insert(tx, NewReseller("acme", "Acme"))
             await tx.execute("INSERT INTO pools (id, name) VALUES ('p', 'p')")
             for name in ("shop", "other"):
-                await tenants.insert_merchant(
-                    tx,
-                    name,
-                    reseller_id="acme",
-                    name=name,
-                    default_region=None,
-                    default_pool_id=None,
-                    weight=1,
-                )
+                await tenants.MERCHANTS.insert(tx, NewMerchant(name, name, reseller_id="acme"))
         yield world
 
 

@@ -31,6 +31,7 @@ from trunkline.jobs.platform.exports import EXPORT, Export
 from trunkline.jobs.platform.retention import FileRetention
 from trunkline.jobs.platform.sealing import Sealer
 from trunkline.model import new_id
+from trunkline.schema.tenants import NewMerchant, NewReseller
 from trunkline.states import LeadStatus
 from trunkline.store import enrichments, tenants, webhook_endpoints
 from trunkline.store.enrichments import Enriched, Item
@@ -75,17 +76,9 @@ async def receiver() -> AsyncIterator[Receiver]:
 async def world(database_url: str) -> AsyncIterator[JobWorld]:
     async with job_world(database_url) as world:
         async with world.database.transaction() as tx:
-            await tenants.insert_reseller(tx, "acme", "Acme")
+            await tenants.RESELLERS.insert(tx, NewReseller("acme", "Acme"))
             for name in ("shop", "other"):
-                await tenants.insert_merchant(
-                    tx,
-                    name,
-                    reseller_id="acme",
-                    name=name,
-                    default_region=None,
-                    default_pool_id=None,
-                    weight=1,
-                )
+                await tenants.MERCHANTS.insert(tx, NewMerchant(name, name, reseller_id="acme"))
         yield world
 
 

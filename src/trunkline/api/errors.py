@@ -154,6 +154,10 @@ def _sentence(detail: Mapping[str, Any]) -> str:
     """A clearer message where that of the validation is not meant for people."""
     if detail["type"] == "string_pattern_mismatch" and detail["ctx"]["pattern"] == OBJECT_ID:
         return "An id has small letters, digits, - and _ only, and begins with a letter or digit: acme-store."
+    if detail["type"] == "unexpected_keyword_argument":
+        return "Extra inputs are not permitted"
+    if detail["type"] == "dataclass_type":
+        return f"Input should be a valid dictionary or instance of {detail['ctx']['class_name']}"
     return str(detail["msg"])
 
 

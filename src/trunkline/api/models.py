@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from trunkline.api.errors import conflict, not_found
-from trunkline.store.tenants import InUse
+from trunkline.store.tables import InUse
 
 T = TypeVar("T")
 

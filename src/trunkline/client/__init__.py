@@ -7,7 +7,7 @@ async with TrunklineClient("https://calls.example.com", api_key) as trunkline:
 import sys
 from typing import Any
 
-from trunkline.client.client import TrunklineClient
+from trunkline.client.client import SyncTrunklineClient, TrunklineClient
 from trunkline.client.errors import ApiError, FieldError, Unreachable
 from trunkline.client.models import (
     Aborted,
@@ -19,13 +19,9 @@ from trunkline.client.models import (
     Lead,
     LeadWithAttempts,
     Me,
-    Merchant,
-    Number,
     Occurrence,
-    Pool,
     Reminder,
     Reopened,
-    Reseller,
     RowProblem,
     TimelineEvent,
     UploadReport,
@@ -35,6 +31,8 @@ from trunkline.client.router_settings import RouterSettings, RouterSettingsError
 from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, SmartRouterClient
 from trunkline.client.smart_router_sync import SyncSmartRouterClient
 from trunkline.client.unisolated import UNISOLATED, UnisolatedCalls
+from trunkline.schema.numbers import Number, Pool
+from trunkline.schema.tenants import Merchant, Reseller
 
 __all__ = [
     "UNISOLATED",
@@ -66,6 +64,7 @@ __all__ = [
     "RowProblem",
     "SmartRouterClient",
     "SyncSmartRouterClient",
+    "SyncTrunklineClient",
     "TimelineEvent",
     "TrunklineClient",
     "UnisolatedCalls",

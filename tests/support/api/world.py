@@ -36,6 +36,8 @@ from trunkline.jobs.api import JobsApi
 from trunkline.jobs.notifier import JobNotifier
 from trunkline.mailbox.inbox import Inbox
 from trunkline.model import new_id
+from trunkline.schema.numbers import NewNumber, NewPool
+from trunkline.schema.tenants import NewMerchant, NewReseller
 from trunkline.store import (
     alarms,
     enrichments,
@@ -51,8 +53,7 @@ from trunkline.store.database import Connection, Database, connect
 from trunkline.store.enrichments import Enriched, NewItem
 from trunkline.store.keys import NewKey
 from trunkline.store.mailboxes import NewEvent
-from trunkline.store.numbers import NewNumber
-from trunkline.store.tenants import PLATFORM, MerchantChange, Tenant
+from trunkline.store.tenants import PLATFORM, Tenant
 from trunkline.telemetry import metrics
 from trunkline.telephony.accounts import AccountService
 from trunkline.telephony.callbacks import CallbackKeys
@@ -231,36 +232,22 @@ class ApiWorld:
         """In one transaction, past the API: some forty rows for every test that asks for them."""
         async with self.database.transaction() as tx:
             for reseller_id in RESELLERS:
-                await tenants.insert_reseller(tx, reseller_id, f"Reseller {reseller_id}")
+                await tenants.RESELLERS.insert(tx, NewReseller(reseller_id, f"Reseller {reseller_id}"))
             for merchant_id, reseller_id in MERCHANTS.items():
-                await _insert_merchant(tx, merchant_id, reseller_id)
+                merchant = NewMerchant(merchant_id, merchant_id, reseller_id=reseller_id)
+                await tenants.MERCHANTS.insert(tx, merchant)
             for index, (pool_id, owner) in enumerate(POOLS.items()):
-                await numbers.insert_pool(tx, pool_id, tenant=owner, name=pool_id)
-                self.numbers[pool_id] = await _insert_number(tx, pool_id, f"+1415555010{index}")
+                ids = {"reseller_id": owner.reseller_id, "merchant_id": owner.merchant_id}
+                await numbers.POOLS.insert(tx, NewPool(pool_id, pool_id, **ids))
+                new = NewNumber(f"+1415555010{index}", pool=pool_id, carrier="twilio", max_channels=5)
+                number = await numbers.NUMBERS.insert(tx, new, id=new_id(), **ids)
+                assert number is not None
+                self.numbers[pool_id] = str(number.id)
             for merchant_id in MERCHANTS:
-                change = MerchantChange(set_pool=True, default_pool_id=f"{merchant_id}-pool")
-                await tenants.update_merchant(tx, merchant_id, change)
+                await tenants.MERCHANTS.update(tx, merchant_id, {"default_pool": f"{merchant_id}-pool"})
             for tenant_id, tenant in _TENANTS.items():
                 for scope in SCOPES:
                     self.keys[tenant_id, scope] = await _insert_key(tx, tenant, scope)
-
-
-async def _insert_merchant(tx: Connection, merchant_id: str, reseller_id: str) -> None:
-    await tenants.insert_merchant(
-        tx,
-        merchant_id,
-        reseller_id=reseller_id,
-        name=merchant_id,
-        default_region=None,
-        default_pool_id=None,
-        weight=1,
-    )
-
-
-async def _insert_number(tx: Connection, pool_id: str, e164: str) -> str:
-    number = await numbers.insert(tx, NewNumber(new_id(), e164, pool_id, "twilio", "default", 5, "active"))
-    assert number is not None
-    return str(number.id)
 
 
 async def _insert_key(tx: Connection, tenant: Tenant, scope: str) -> str:

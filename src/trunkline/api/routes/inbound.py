@@ -17,11 +17,12 @@ from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body,
 from trunkline.api.ownership import record, require_owner
 from trunkline.leads import phones
 from trunkline.leads.ingest import FieldProblem, ObjectId
-from trunkline.store import inbound, numbers, tenants
+from trunkline.schema.numbers import Number
+from trunkline.store import inbound
 from trunkline.store.database import Connection
 from trunkline.store.inbound import InboundPolicy
-from trunkline.store.numbers import Number
-from trunkline.store.tenants import PLATFORM
+from trunkline.store.numbers import NUMBERS
+from trunkline.store.tenants import MERCHANTS, PLATFORM, tenant_of
 
 router = APIRouter(prefix=f"{API_ROOT}/numbers/{{number_id}}/inbound", tags=["numbers"])
 
@@ -70,7 +71,7 @@ class InboundOut(Out):
 )
 async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy:
     async with api.store.reading() as connection:
-        require_found(await numbers.get(connection, who.tenant, number_id), "number")
+        require_found(await NUMBERS.get(connection, who.tenant, number_id), "number")
         return await inbound.get_policy(connection, number_id) or _undecided(number_id)
 
 
@@ -80,22 +81,22 @@ async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy
 async def put_inbound(number_id: UUID, body: InboundIn, who: AdminKey, api: Deps) -> InboundPolicy:
     """Replaces the policy: omitted fields get their defaults. In force from the next call on."""
     async with api.store.writing() as tx:
-        number = require_found(await numbers.get(tx, who.tenant, number_id), "number")
-        require_owner(who, number.tenant, "number")
+        number = require_found(await NUMBERS.get(tx, who.tenant, number_id), "number")
+        require_owner(who, tenant_of(number), "number")
         await _check_merchant(tx, number, body.merchant_id)
         policy = await inbound.put_policy(tx, _policy(number_id, body))
         details = body.model_dump(mode="json", exclude={"whitelist", "redirect_to"})
-        await record(tx, who, "number.inbound_changed", number.id, number.tenant, **details)
+        await record(tx, who, "number.inbound_changed", number.id, tenant_of(number), **details)
     return policy
 
 
 @router.delete("", status_code=204, responses=DELETE_ERRORS, summary="Remove the inbound policy of a number")
 async def delete_inbound(number_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
-        number = require_found(await numbers.get(tx, who.tenant, number_id), "number")
-        require_owner(who, number.tenant, "number")
+        number = require_found(await NUMBERS.get(tx, who.tenant, number_id), "number")
+        require_owner(who, tenant_of(number), "number")
         await inbound.delete_policy(tx, number_id)
-        await record(tx, who, "number.inbound_changed", number.id, number.tenant)
+        await record(tx, who, "number.inbound_changed", number.id, tenant_of(number))
 
 
 def _undecided(number_id: UUID) -> InboundPolicy:
@@ -145,7 +146,7 @@ async def _check_merchant(tx: Connection, number: Number, merchant_id: str | Non
     """A merchant's number has that merchant; a shared number may name any merchant that shares it."""
     if merchant_id is None:
         return
-    merchant = await tenants.get_merchant(tx, PLATFORM, merchant_id)
+    merchant = await MERCHANTS.get(tx, PLATFORM, merchant_id)
     is_theirs = merchant is not None and number.reseller_id in (None, merchant.reseller_id)
     if not is_theirs or number.merchant_id not in (None, merchant_id):
         raise invalid(FieldProblem("merchant_id", "This merchant does not use the number."))

@@ -23,10 +23,10 @@ from trunkline.leads import phones
 from trunkline.leads.ingest import FieldProblem, ObjectId, Text
 from trunkline.model import Outcome
 from trunkline.states import LeadStatus
-from trunkline.store import lead_edits, leads, tenants
+from trunkline.store import lead_edits, leads
 from trunkline.store.database import Connection
 from trunkline.store.leads import Lead, LeadFilter
-from trunkline.store.tenants import Tenant
+from trunkline.store.tenants import MERCHANTS, Tenant
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
@@ -171,7 +171,7 @@ async def _abort_all(api: Api, who: Principal, body: AbortIn, tally: AbortCounts
 async def _check_merchant(api: Api, tenant: Tenant, merchant_id: str | None) -> None:
     if merchant_id is not None:
         async with api.store.reading() as connection:
-            if await tenants.get_merchant(connection, tenant, merchant_id) is None:
+            if await MERCHANTS.get(connection, tenant, merchant_id) is None:
                 raise unknown("merchant_id", "merchant")
 
 

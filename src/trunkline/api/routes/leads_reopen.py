@@ -22,10 +22,11 @@ from trunkline.leads import ingest, phones
 from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
 from trunkline.leads.reopening import ATTEMPTS_MAX, SENTENCES, ReopenRefusal, attempts_max, refusal
 from trunkline.states import LeadStatus
-from trunkline.store import lead_edits, lead_reopenings, leads, schedule, tenants
+from trunkline.store import lead_edits, lead_reopenings, leads, schedule
 from trunkline.store.database import Connection
 from trunkline.store.lead_reopenings import FIRST_PAGE, EndedCursor, EndedFilter, Reopened, ReopenOrder
 from trunkline.store.leads import Admission, AdmissionKey, Lead
+from trunkline.store.tenants import MERCHANTS
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
@@ -175,7 +176,7 @@ async def reopen_leads(
     else:
         if body.merchant_id is not None:
             async with api.store.reading() as connection:
-                if await tenants.get_merchant(connection, who.tenant, body.merchant_id) is None:
+                if await MERCHANTS.get(connection, who.tenant, body.merchant_id) is None:
                     raise unknown("merchant_id", "merchant")
         if body.dry_run:
             return await _count(api, who, body)
