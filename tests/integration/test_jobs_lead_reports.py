@@ -17,6 +17,7 @@ from trunkline.jobs.platform.webhooks import Webhook
 from trunkline.jobs.registry import Registry
 from trunkline.model import new_id
 from trunkline.schema.tenants import NewMerchant, NewReseller
+from trunkline.schema.webhook_endpoints import NewWebhookEndpoint
 from trunkline.store import lead_reopenings, lead_timeline, tenants, webhook_endpoints
 from trunkline.store.lead_reopenings import Reopened, ReopenOrder
 from trunkline.store.sql import query
@@ -59,8 +60,14 @@ async def subscribe(
     world: JobWorld, tenant: Tenant, *event_types: str, url: str = "https://example.com/hook"
 ) -> UUID:
     async with world.database.transaction() as tx:
-        made = await webhook_endpoints.insert(
-            tx, new_id(), tenant, url, event_types or ["*"], SEALER.seal(signing.new_secret())
+        new = NewWebhookEndpoint(
+            url,
+            event_types=list(event_types or ["*"]),
+            reseller_id=tenant.reseller_id,
+            merchant_id=tenant.merchant_id,
+        )
+        made = await webhook_endpoints.ENDPOINTS.insert(
+            tx, new, id=new_id(), secret_sealed=SEALER.seal(signing.new_secret())
         )
     assert made is not None
     return made.id

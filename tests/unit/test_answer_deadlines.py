@@ -22,7 +22,7 @@ from trunkline.model import new_id
 from trunkline.router import allocator, routes
 from trunkline.router.allocator import Allocator
 from trunkline.router.pods import Pods
-from trunkline.store.keys import ApiKey
+from trunkline.schema.keys import ApiKey
 from trunkline.telephony import account_refresher
 from trunkline.telephony.retry_orders import ASK_AGAIN
 from trunkline.testing.clock import ManualClock

@@ -18,8 +18,8 @@ from trunkline.api.raw_routes import RawRoute
 from trunkline.api.request_context import RequestContext
 from trunkline.api.routes import ROUTERS
 from trunkline.api.store import Store
+from trunkline.schema.keys import ApiKey
 from trunkline.store import keys
-from trunkline.store.keys import ApiKey
 
 
 def create_api(deps: ApiDeps, raw_routes: Sequence[RawRoute] = ()) -> FastAPI:

@@ -45,6 +45,11 @@ def _sent(data: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> Sent
     return Sent(validate(data), frozenset(data))
 
 
+def extended(shape: type[T], value: Any, **more: Any) -> T:
+    """`value` as a shape that adds fields to its own."""
+    return shape(**{each.name: getattr(value, each.name) for each in fields(value)}, **more)
+
+
 async def get_one(api: Api, who: Principal, table: Table[T], key: Key, thing: str) -> T:
     async with api.store.reading() as connection:
         return require_found(await table.get(connection, who.tenant, key), thing)

@@ -18,7 +18,6 @@ from trunkline.client.models import (
     Health,
     Lead,
     LeadWithAttempts,
-    Me,
     Occurrence,
     Reminder,
     Reopened,
@@ -31,6 +30,7 @@ from trunkline.client.router_settings import RouterSettings, RouterSettingsError
 from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, SmartRouterClient
 from trunkline.client.smart_router_sync import SyncSmartRouterClient
 from trunkline.client.unisolated import UNISOLATED, UnisolatedCalls
+from trunkline.schema.keys import Me
 from trunkline.schema.numbers import Number, Pool
 from trunkline.schema.tenants import Merchant, Reseller
 

@@ -127,19 +127,6 @@ async def list_occurrences(api: Transport, reminder_id: Key) -> AsyncIterator[Oc
         yield occurrence
 
 
-async def ring_next(api: Transport, reminder_id: Key) -> Reminder:
-    """Call the next occurrence now instead of at its time."""
-    return decoded(Reminder, await api.post(path("reminders", reminder_id, "next"), {}))
-
-
-async def pause_reminder(api: Transport, reminder_id: Key) -> Reminder:
-    return decoded(Reminder, await api.post(path("reminders", reminder_id, "pause"), {}))
-
-
-async def resume_reminder(api: Transport, reminder_id: Key) -> Reminder:
-    return decoded(Reminder, await api.post(path("reminders", reminder_id, "resume"), {}))
-
-
 async def skip_occurrence(api: Transport, reminder_id: Key, wall_at: datetime | None = None) -> Reminder:
     """The next one, or the one at a wall time."""
     body = given(wall_at=wall_at and wall_at.isoformat(timespec="seconds"))

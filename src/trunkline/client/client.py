@@ -4,7 +4,7 @@ No request is retried, with one exception: `create_lead` is idempotent by its `r
 was no response.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from trunkline.client import campaigns, leads
 from trunkline.client.decoding import decoded
@@ -13,7 +13,6 @@ from trunkline.client.models import (
     CampaignProgress,
     Health,
     LeadWithAttempts,
-    Me,
     Reminder,
 )
 from trunkline.client.operations import (
@@ -23,6 +22,7 @@ from trunkline.client.operations import (
     Listing,
     Operation,
     SyncCaller,
+    calling,
     changing,
     creating,
     deleting,
@@ -30,8 +30,19 @@ from trunkline.client.operations import (
     given,
     listing,
     path,
+    posting,
 )
 from trunkline.client.transport import Transport
+from trunkline.schema.accounts import Account, AccountChange, AccountUrls, NewAccount
+from trunkline.schema.do_not_call import (
+    DoNotCallEntriesAdded,
+    DoNotCallEntry,
+    NewDoNotCallEntries,
+    NewDoNotCallEntry,
+)
+from trunkline.schema.inbound import InboundPolicy, NewInboundPolicy
+from trunkline.schema.keys import ApiKey, CreatedKey, Me, NewKey
+from trunkline.schema.mailbox_kinds import MailboxKind, MailboxKindWithSecret, NewMailboxKind
 from trunkline.schema.numbers import NewNumber, NewPool, Number, NumberChange, Pool, PoolChange
 from trunkline.schema.tenants import (
     Merchant,
@@ -41,12 +52,27 @@ from trunkline.schema.tenants import (
     Reseller,
     ResellerChange,
 )
+from trunkline.schema.webhook_endpoints import (
+    NewWebhookEndpoint,
+    WebhookEndpoint,
+    WebhookEndpointChange,
+    WebhookEndpointWithSecret,
+)
 
 
 async def _delete_number(api: Transport, number_id: Key, *, drain: bool = False) -> Number | None:
     """None if it was deleted; with `drain`, the draining number while it has live calls."""
     answer = await api.delete(path("numbers", number_id), given(drain="true" if drain else None))
     return None if answer is None else decoded(Number, answer)
+
+
+async def _put_inbound(api: Transport, number_id: Key, policy: NewInboundPolicy) -> InboundPolicy:
+    """Replaces the policy."""
+    return decoded(InboundPolicy, await api.put(path("numbers", number_id, "inbound"), asdict(policy)))
+
+
+async def _revoke_key(api: Transport, key_id: Key) -> ApiKey:
+    return decoded(ApiKey, await api.delete(path("keys", key_id)))
 
 
 async def _me(api: Transport) -> Me:
@@ -72,6 +98,16 @@ class _MerchantFilter:
 class _NumberFilter:
     pool: str | None = None
     e164: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AccountFilter:
+    carrier: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PhoneFilter:
+    phone: str | None = None
 
 
 class _Operations:
@@ -101,9 +137,9 @@ class _Operations:
     create_reminder = Operation(campaigns.create_reminder)
     get_reminder = getting(Reminder, "reminders")
     list_occurrences = Listing(campaigns.list_occurrences)
-    ring_next = Operation(campaigns.ring_next)
-    pause_reminder = Operation(campaigns.pause_reminder)
-    resume_reminder = Operation(campaigns.resume_reminder)
+    ring_next = posting(Reminder, "reminders", "next")
+    pause_reminder = posting(Reminder, "reminders", "pause")
+    resume_reminder = posting(Reminder, "reminders", "resume")
     skip_occurrence = Operation(campaigns.skip_occurrence)
     cancel_reminder = Operation(campaigns.cancel_reminder)
 
@@ -130,6 +166,43 @@ class _Operations:
     list_numbers = listing(Number, "numbers", _NumberFilter)
     update_number = changing(NumberChange, Number, "numbers")
     delete_number = Operation(_delete_number)
+
+    list_channels = calling("GET", "numbers/{number_id}/channels")
+    free_channels = calling("POST", "channels/free")
+    get_inbound = getting(InboundPolicy, "numbers", "inbound")
+    put_inbound = Operation(_put_inbound)
+    delete_inbound = calling("DELETE", "numbers/{number_id}/inbound")
+
+    create_account = creating(NewAccount, Account, "accounts")
+    get_account = getting(Account, "accounts")
+    get_account_urls = getting(AccountUrls, "accounts", "urls")
+    list_accounts = listing(Account, "accounts", _AccountFilter)
+    update_account = changing(AccountChange, Account, "accounts")
+    delete_account = deleting("accounts")
+    ask_for_numbers = calling("POST", "accounts/numbers")
+
+    create_key = creating(NewKey, CreatedKey, "keys")
+    get_key = getting(ApiKey, "keys")
+    list_keys = listing(ApiKey, "keys", _All)
+    revoke_key = Operation(_revoke_key)
+
+    add_do_not_call_entry = creating(NewDoNotCallEntry, DoNotCallEntry, "do-not-call")
+    add_do_not_call_entries = creating(NewDoNotCallEntries, DoNotCallEntriesAdded, "do-not-call/bulk")
+    get_do_not_call_entry = getting(DoNotCallEntry, "do-not-call")
+    list_do_not_call_entries = listing(DoNotCallEntry, "do-not-call", _PhoneFilter)
+    remove_do_not_call_entry = deleting("do-not-call")
+
+    create_webhook_endpoint = creating(NewWebhookEndpoint, WebhookEndpointWithSecret, "webhook-endpoints")
+    get_webhook_endpoint = getting(WebhookEndpoint, "webhook-endpoints")
+    list_webhook_endpoints = listing(WebhookEndpoint, "webhook-endpoints", _All)
+    update_webhook_endpoint = changing(WebhookEndpointChange, WebhookEndpoint, "webhook-endpoints")
+    rotate_webhook_secret = posting(WebhookEndpointWithSecret, "webhook-endpoints", "rotate-secret")
+    delete_webhook_endpoint = deleting("webhook-endpoints")
+
+    create_mailbox_kind = creating(NewMailboxKind, MailboxKindWithSecret, "mailbox-kinds")
+    list_mailbox_kinds = listing(MailboxKind, "mailbox-kinds", _All)
+    rotate_mailbox_secret = posting(MailboxKindWithSecret, "mailbox-kinds", "rotate-secret")
+    delete_mailbox_kind = deleting("mailbox-kinds")
 
     me = Operation(_me)
     health = Operation(_health)

@@ -237,64 +237,6 @@ class Reopened:
 
 
 @dataclass(frozen=True, slots=True)
-class Merchant:
-    id: str
-    reseller_id: str
-    name: str
-    default_region: str | None
-    default_pool: str | None
-    weight: int
-    max_concurrent: int | None
-    created_at: datetime
-    # An older platform does not send it, and has no external agents.
-    agents: str = "ours"
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    id: str
-    name: str
-    reseller_id: str | None
-    merchant_id: str | None
-    overflow_pool: str | None
-    overflow_after_s: float | None
-    region_affinity: bool
-    created_at: datetime
-    agents: str = "ours"
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    id: UUID
-    e164: str
-    pool: str
-    carrier: str
-    account: str
-    max_channels: int
-    # None if the key may not see it.
-    channels_held: int | None
-    starts_per_s: float | None
-    status: str
-    version: int
-    reseller_id: str | None
-    merchant_id: str | None
-    created_at: datetime
-    updated_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Me:
-    """The client's key: its scopes and its tenant."""
-
-    key_id: UUID
-    name: str
-    scopes: list[str]
-    reseller_id: str | None
-    merchant_id: str | None
-    expires_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class Health:
     status: str
     version: str

@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from string import Formatter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from urllib.parse import quote
 from uuid import UUID
@@ -174,11 +175,61 @@ def changing(change: Callable[P, object], shape: type[T], what: str) -> Operatio
     return Operation(update)
 
 
+def posting(shape: type[T], what: str, *more: str) -> Operation[[Key], T]:
+    """An action without arguments on one object."""
+
+    async def post(api: Transport, *key: Key, **named: Key) -> T:
+        return decoded(shape, await api.post(path(what, _key(what, key, named), *more), {}))
+
+    return Operation(post)
+
+
 def deleting(what: str) -> Operation[[Key], None]:
     async def delete(api: Transport, *key: Key, **named: Key) -> None:
         await api.delete(path(what, _key(what, key, named)))
 
     return Operation(delete)
+
+
+def calling(method: str, where: str) -> Operation[..., Any]:
+    """An operation whose response is JSON as it is. The values of the {places} in its path come first; named arguments
+    are the body, or the query of a GET or DELETE."""
+    names = [name for _, name, _, _ in Formatter().parse(where) if name]
+    sends_body = method in ("POST", "PUT", "PATCH")
+
+    async def call(api: Transport, *args: object, **kwargs: Any) -> Any:
+        values = _places(names, args, kwargs)
+        options = {"json": plain(kwargs)} if sends_body else {"params": _query(kwargs)}
+        return await api.ask(method, (f"{ROOT}/{where}").format(**values), **options)
+
+    return Operation(call)
+
+
+def calling_list(where: str) -> Listing[..., dict[str, Any]]:
+    """A list whose items are JSON as they are. Arguments as those of `calling`."""
+    names = [name for _, name, _, _ in Formatter().parse(where) if name]
+
+    def select(api: Transport, *args: object, **kwargs: Any) -> AsyncIterator[dict[str, Any]]:
+        values = _places(names, args, kwargs)
+        return items(api, where.format(**values), PAGE_SIZE_MAX, **_query(kwargs))
+
+    return Listing(select)
+
+
+def _places(names: list[str], args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, str]:
+    """The values of the places, by position or taken out of the named arguments."""
+    values = dict(zip(names, args, strict=False))
+    values |= {name: kwargs.pop(name) for name in names[len(args) :] if name in kwargs}
+    if len(args) > len(names) or len(values) < len(names):
+        raise TypeError(f"give {', '.join(names) or 'no positional argument'}")
+    return {name: quote(str(value), safe="") for name, value in values.items()}
+
+
+def _query(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in given(**values).items()
+    }
 
 
 def _key(what: str, key: tuple[Key, ...], named: dict[str, Any]) -> Key:
@@ -189,17 +240,22 @@ def _key(what: str, key: tuple[Key, ...], named: dict[str, Any]) -> Key:
     return key[0] if key else named.pop(name)
 
 
-async def pages(
-    api: Transport, shape: type[T], what: str, page_size: int, **filters: Any
-) -> AsyncIterator[T]:
+async def items(api: Transport, what: str, page_size: int, **filters: Any) -> AsyncIterator[dict[str, Any]]:
     cursor: str | None = None
     while True:
         page = await api.get(f"{ROOT}/{what}", given(**filters, limit=page_size, cursor=cursor))
         for item in page["items"]:
-            yield decoded(shape, item)
+            yield item
         cursor = page["next_cursor"]
         if cursor is None:
             return
+
+
+async def pages(
+    api: Transport, shape: type[T], what: str, page_size: int, **filters: Any
+) -> AsyncIterator[T]:
+    async for item in items(api, what, page_size, **filters):
+        yield decoded(shape, item)
 
 
 def path(what: str, key: object, *more: str) -> str:

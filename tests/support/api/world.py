@@ -36,8 +36,11 @@ from trunkline.jobs.api import JobsApi
 from trunkline.jobs.notifier import JobNotifier
 from trunkline.mailbox.inbox import Inbox
 from trunkline.model import new_id
+from trunkline.schema.keys import NewKey, Scope
+from trunkline.schema.mailbox_kinds import NewMailboxKind
 from trunkline.schema.numbers import NewNumber, NewPool
 from trunkline.schema.tenants import NewMerchant, NewReseller
+from trunkline.schema.webhook_endpoints import NewWebhookEndpoint
 from trunkline.store import (
     alarms,
     enrichments,
@@ -51,7 +54,6 @@ from trunkline.store import (
 from trunkline.store.alarms import AlarmFilter
 from trunkline.store.database import Connection, Database, connect
 from trunkline.store.enrichments import Enriched, NewItem
-from trunkline.store.keys import NewKey
 from trunkline.store.mailboxes import NewEvent
 from trunkline.store.tenants import PLATFORM, Tenant
 from trunkline.telemetry import metrics
@@ -189,9 +191,10 @@ class ApiWorld:
     async def _add_endpoint(self, merchant_id: str) -> str:
         endpoint_id, url = new_id(), f"https://{merchant_id}.example.com/hooks"
         async with self.database.transaction() as tx:
-            await webhook_endpoints.insert(
-                tx, endpoint_id, _TENANTS[merchant_id], url, ["*"], self.jobs.sealer.seal("whsec_c2VjcmV0")
-            )
+            owner = _TENANTS[merchant_id]
+            new = NewWebhookEndpoint(url, reseller_id=owner.reseller_id, merchant_id=merchant_id)
+            sealed = self.jobs.sealer.seal("whsec_c2VjcmV0")
+            await webhook_endpoints.ENDPOINTS.insert(tx, new, id=endpoint_id, secret_sealed=sealed)
         return str(endpoint_id)
 
     async def _add_account(self, merchant_id: str) -> str:
@@ -204,7 +207,9 @@ class ApiWorld:
         """With an event that waits."""
         kind, key = f"issue-{merchant_id}", f"issue of {merchant_id}"
         async with self.database.transaction() as tx:
-            await mailbox_kinds.insert(tx, kind, _TENANTS[merchant_id], self.jobs.sealer.seal("secret"))
+            owner = _TENANTS[merchant_id]
+            new = NewMailboxKind(kind, reseller_id=owner.reseller_id, merchant_id=merchant_id)
+            await mailbox_kinds.KINDS.insert(tx, new, secret_sealed=self.jobs.sealer.seal("secret"))
             await mailboxes.append(tx, [NewEvent(kind, key, "first", "opened", {})])
         return {"kind": kind, "key": key}
 
@@ -250,11 +255,15 @@ class ApiWorld:
                     self.keys[tenant_id, scope] = await _insert_key(tx, tenant, scope)
 
 
-async def _insert_key(tx: Connection, tenant: Tenant, scope: str) -> str:
+async def _insert_key(tx: Connection, tenant: Tenant, scope: Scope) -> str:
     secret = key_format.mint()
-    await keys.insert(
+    await keys.KEYS.insert(
         tx,
-        NewKey(new_id(), key_format.digest(secret), key_format.hint(secret), "test", [scope], tenant, "test"),
+        NewKey("test", [scope], reseller_id=tenant.reseller_id, merchant_id=tenant.merchant_id),
+        id=new_id(),
+        key_hash=key_format.digest(secret),
+        hint=key_format.hint(secret),
+        created_by="test",
     )
     return secret
 
