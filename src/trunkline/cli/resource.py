@@ -114,8 +114,8 @@ class Resource:
         if kind is str or self._is_clearable(each.name):
             text = Annotated[str, typer.Option(f"--{name}", help=explanation)]
             return _parameter(each.name, text, inspect.Parameter.empty if is_required else "")
-        limits = {"min": each.metadata.get("ge"), "max": each.metadata.get("le")}
-        number = typer.Option(f"--{name}", help=explanation, **limits)
+        least, most = each.metadata.get("ge"), each.metadata.get("le")
+        number = typer.Option(f"--{name}", help=explanation, min=least, max=most)
         if is_required:
             return _parameter(each.name, Annotated[kind, number])
         return _parameter(each.name, Annotated[kind | None, number], None)

@@ -12,9 +12,8 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
-from functools import partial
 from string import Formatter
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 from urllib.parse import quote
 from uuid import UUID
 
@@ -95,10 +94,9 @@ class Operation(Generic[P, T]):
     def __get__(self, client: AsyncCaller | SyncCaller | None, owner: type) -> Any:
         if client is None:
             return self
-        call = partial(self.call, client.transport)
         if isinstance(client, AsyncCaller):
-            return call
-        return lambda *args, **kwargs: client.run(call(*args, **kwargs))
+            return lambda *args, **kwargs: self.call(client.transport, *args, **kwargs)
+        return lambda *args, **kwargs: client.run(self.call(client.transport, *args, **kwargs))
 
 
 class Listing(Generic[P, T]):
@@ -120,17 +118,16 @@ class Listing(Generic[P, T]):
     def __get__(self, client: AsyncCaller | SyncCaller | None, owner: type) -> Any:
         if client is None:
             return self
-        call = partial(self.call, client.transport)
         if isinstance(client, AsyncCaller):
-            return call
-        return lambda *args, **kwargs: client.iterate(call(*args, **kwargs))
+            return lambda *args, **kwargs: self.call(client.transport, *args, **kwargs)
+        return lambda *args, **kwargs: client.iterate(self.call(client.transport, *args, **kwargs))
 
 
 def creating(new: Callable[P, object], shape: type[T], what: str) -> Operation[P, T]:
     """`new` is the body's class: its arguments are the method's. None counts as omitted, as the API has a default."""
     signature = inspect.signature(new)
 
-    async def create(api: Transport, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def create(api: Transport, /, *args: P.args, **kwargs: P.kwargs) -> T:
         body = signature.bind(*args, **_renamed(kwargs, what)).arguments
         return decoded(shape, await api.post(f"{ROOT}/{what}", given(**body)))
 
@@ -156,7 +153,7 @@ def listing(
     """`filters` has the arguments of the method: the filters of the list. One that is None does not filter."""
     signature = inspect.signature(filters)
 
-    def select(api: Transport, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+    def select(api: Transport, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         wanted = signature.bind(*args, **kwargs).arguments
         return pages(api, shape, what, page_size, **wanted)
 
@@ -172,7 +169,8 @@ def changing(change: Callable[P, object], shape: type[T], what: str) -> Operatio
         body = signature.bind(**changes).arguments
         return decoded(shape, await api.patch(path(what, which), plain(body)))
 
-    return Operation(update)
+    # The key may also be named, which a type cannot say beside the fields of the change.
+    return cast(Operation[Concatenate[Key, P], T], Operation(update))
 
 
 def posting(shape: type[T], what: str, *more: str) -> Operation[[Key], T]:

@@ -243,7 +243,7 @@ class ApiWorld:
                 await tenants.MERCHANTS.insert(tx, merchant)
             for index, (pool_id, owner) in enumerate(POOLS.items()):
                 ids = {"reseller_id": owner.reseller_id, "merchant_id": owner.merchant_id}
-                await numbers.POOLS.insert(tx, NewPool(pool_id, pool_id, **ids))
+                await numbers.POOLS.insert(tx, NewPool(pool_id, pool_id), **ids)
                 new = NewNumber(f"+1415555010{index}", pool=pool_id, carrier="twilio", max_channels=5)
                 number = await numbers.NUMBERS.insert(tx, new, id=new_id(), **ids)
                 assert number is not None
