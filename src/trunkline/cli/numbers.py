@@ -22,8 +22,8 @@ NUMBERS = Resource(
     "numbers",
     Number,
     {
-        "max_channels": ("channels", "How many calls it may carry at once."),
-        "starts_per_s": ("pace", "Calls it may start per second; `none`: as many as its account."),
+        "max_channels": ("channels", "The maximum of concurrent calls."),
+        "starts_per_s": ("pace", "The maximum of starts per second; `none`: only the account limits it."),
     },
     hidden=("reseller_id", "merchant_id", "version", "created_at", "updated_at"),
 )
@@ -51,7 +51,7 @@ def list_numbers(
 def show_channels(
     ctx: Context, which: Annotated[str, typer.Argument(help="The number itself, or its id.")]
 ) -> None:
-    """Who holds each channel of a number, and since when."""
+    """The call that holds each channel of a number, and since when."""
     remote: Remote = ctx.obj
     answer = remote.ask(lambda api: _channels(api, which))
     remote.show(answer if remote.as_json else {"items": answer["holders"]}, _HOLDER)
@@ -70,7 +70,9 @@ async def _channels(api: Transport, which: str) -> Any:
 def remove_number(
     ctx: Context,
     number_id: str,
-    drain: Annotated[bool, typer.Option("--drain", help="If calls are on it, let it start no more.")] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="If the number has live calls, set it to draining.")
+    ] = False,
 ) -> None:
-    """Remove a number. Refused while a call is on it."""
+    """Remove a number. Refused while it has a live call."""
     NUMBERS.remove(ctx, number_id, {"drain": "true"} if drain else {})

@@ -164,7 +164,7 @@ def changing(change: Callable[P, object], shape: type[T], what: str) -> Operatio
     """`change` is the body's class. Omitted fields do not change."""
     signature = inspect.signature(change)
 
-    async def update(api: Transport, *key: Key, **changes: Any) -> T:
+    async def update(api: Transport, /, *key: Key, **changes: Any) -> T:
         which = _key(what, key, changes)
         body = signature.bind(**changes).arguments
         return decoded(shape, await api.patch(path(what, which), plain(body)))

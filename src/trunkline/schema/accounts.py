@@ -15,10 +15,10 @@ BaseUrl = Annotated[str, TextRule(r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[\x2
 AccountStatus = Literal["active", "disabled"]
 
 _CARRIER = about("The carrier that it is with.")
-_NAME = about("What numbers call it by.")
+_NAME = about("The name by which numbers refer to the account.")
 _CREDENTIALS = "By the carrier's own names; docs/reference/carriers.md lists them. Written, never read again."
-_BASE_URL = about("Where the carrier's API is, if elsewhere than usual.")
-_PACE_TEXT = "Calls it may start per second. Left out, nothing but the carrier slows it."
+_BASE_URL = about("The base URL of the carrier's API, if it is not the usual one.")
+_PACE_TEXT = "The maximum of calls that the account starts per second. Left out: only the carrier limits it."
 _PACE = about(_PACE_TEXT, gt=0, le=10_000)
 _STATUS = about("A disabled account is not used: its numbers do not dial, its webhooks are refused.")
 
@@ -30,10 +30,12 @@ class Account:
     id: UUID = field(metadata=ITS_ID)
     carrier: str = field(metadata=_CARRIER)
     name: str = field(metadata=_NAME)
-    credentials: dict[str, str] = field(metadata=about("Those that are no secrets."))
-    secrets: list[str] = field(metadata=about("The names of those that are."))
+    credentials: dict[str, str] = field(metadata=about("The credentials that are not secret."))
+    secrets: list[str] = field(metadata=about("The names of the secret credentials."))
     usable: bool = field(
-        metadata=about("false: sealed under a key that is gone. Enter its credentials again.")
+        metadata=about(
+            "false: the credentials were encrypted with a key that is no longer set. Enter them again."
+        )
     )
     base_url: str | None = field(metadata=_BASE_URL)
     starts_per_s: float | None = field(metadata=about(_PACE_TEXT))
@@ -74,11 +76,11 @@ class AccountChange:
     credentials: dict[CredentialName, Credential] | None = field(
         default=None,
         repr=False,
-        metadata=about(f"Those that change; an empty one is removed. {_CREDENTIALS}", max_length=20),
+        metadata=about(
+            f"The credentials to change; an empty value removes one. {_CREDENTIALS}", max_length=20
+        ),
     )
-    base_url: BaseUrl | None = field(
-        default=None, metadata=about("null: where the carrier's API usually is.")
-    )
+    base_url: BaseUrl | None = field(default=None, metadata=about("null: the carrier's usual base URL."))
     starts_per_s: float | None = field(default=None, metadata=_PACE)
     status: AccountStatus | None = field(default=None, metadata=_STATUS)
 
@@ -87,8 +89,8 @@ class AccountChange:
 class AccountUrls:
     """What to enter at the carrier. They are signed: share them with the carrier only."""
 
-    inbound: str = field(metadata=about("Asked what to do with a call that comes in."))
-    status: str = field(metadata=about("Told when a call that came in is over."))
+    inbound: str = field(metadata=about("The carrier requests the document of an inbound call here."))
+    status: str = field(metadata=about("The carrier reports the end of an inbound call here."))
     answer: str = field(
-        metadata=about("Exotel: the URL of the Voicebot applet of the flow that is dialled with.")
+        metadata=about("Exotel: the URL for the Voicebot applet of the flow of outbound calls.")
     )

@@ -21,7 +21,7 @@ from trunkline.schema.fields import (
 
 BULK_MAX = 10_000
 _REASON = about("Why the person is not called.")
-_EXPIRES_AT = about("Left out: for good.")
+_EXPIRES_AT = about("Left out: it does not expire.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class DoNotCallEntry:
     reseller_id: str | None = field(metadata=OF_RESELLER)
     merchant_id: str | None = field(metadata=OF_MERCHANT)
     reason: str = field(metadata=_REASON)
-    expires_at: datetime | None = field(metadata=about("From then on it does not count. null: for good."))
+    expires_at: datetime | None = field(
+        metadata=about("From then on it does not count. null: it does not expire.")
+    )
     created_at: datetime = field(metadata=CREATED_AT)
     created_by: str = field(metadata=about("Who put it on the list."))
 
@@ -68,7 +70,7 @@ class NewDoNotCallEntries:
 class RefusedPhone:
     """A row of many that is no phone number."""
 
-    index: int = field(metadata=about("Its place in `phones`, from 0."))
+    index: int = field(metadata=about("Its index in `phones`, from 0."))
     error: str = field(metadata=about("What is wrong with it."))
 
 
@@ -77,7 +79,7 @@ class DoNotCallEntriesAdded:
     """How many phones are on the list now."""
 
     added: int = field(metadata=about("Those that are new on the list."))
-    known: int = field(metadata=about("On the list before; reason and end are the new ones."))
+    known: int = field(metadata=about("Entries that existed before; reason and end were updated."))
     refused: list[RefusedPhone] = field(
-        metadata=about("These were not phone numbers. The others are on the list.")
+        metadata=about("Rows that are not phone numbers. The others are on the list.")
     )

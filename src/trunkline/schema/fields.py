@@ -72,8 +72,8 @@ Moment = Annotated[datetime, MomentRule()]
 WhoseAgents = Literal["ours", "elsewhere"]
 
 AGENTS = (
-    "Whose agents take the calls: `ours`, and nobody is dialled unless a pod is kept for the call; or `elsewhere`, and "
-    "calls are dialled without one. Only the platform or a reseller may say."
+    "Whose agents take the calls. `ours`: the dialer reserves a slot of a pod before each dial. `elsewhere`: external "
+    "agents answer, and the dialer reserves no slot. Only a key of the platform or of the reseller may set it."
 )
 
 

@@ -12,11 +12,11 @@ Message = Annotated[str, TextRule(r"^[^\x00-\x1f\x7f]+$", 1, 500)]
 WHITELIST_MAX = 1000
 
 _ADMITS = about("Which callers are admitted.")
-_WHITELIST = "Who is taken, as E.164."
-_MERCHANT = about("Whose call it is. Needed on a number that several merchants share.")
-_OTHERWISE = about("What the others get: a busy line, a message, or another number.")
+_WHITELIST = "Callers that are admitted, as E.164."
+_MERCHANT = about("The merchant of the calls. Required on a number that several merchants share.")
+_OTHERWISE = about("What the other callers get: a busy signal, a message, or another number.")
 _MESSAGE = about("Spoken before the call ends.")
-_REDIRECT = about("The number they are connected with.")
+_REDIRECT = about("The number to which they are forwarded.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class InboundPolicy:
     otherwise: str = field(metadata=_OTHERWISE)
     message: str | None = field(metadata=_MESSAGE)
     redirect_to: str | None = field(repr=False, metadata=_REDIRECT)
-    updated_at: datetime | None = field(metadata=about("null: nobody has decided anything."))
+    updated_at: datetime | None = field(metadata=about("null: there is no policy."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

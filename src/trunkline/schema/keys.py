@@ -24,8 +24,8 @@ SCOPES_MAX = 5
 
 _NAME = about("What it is for.")
 _SCOPES = (
-    "`admin` may do everything, `leads` take in and read leads, `router` route calls, `read` read, `jobs` enqueue jobs "
-    "of types that allow it."
+    "`admin` may do everything, `leads` may create and read leads, `router` may route calls, `read` may read, `jobs` "
+    "may enqueue jobs of types that allow it."
 )
 _EXPIRES_AT = about("From then on it is refused. null: it does not expire.")
 
@@ -35,7 +35,7 @@ class ApiKey:
     """A key, without the secret itself."""
 
     id: UUID = field(metadata=ITS_ID)
-    hint: str = field(metadata=about("How the key begins."))
+    hint: str = field(metadata=about("The beginning of the key."))
     name: str = field(metadata=_NAME)
     scopes: list[str] = field(metadata=about(_SCOPES))
     reseller_id: str | None = field(metadata=OF_RESELLER)

@@ -23,7 +23,7 @@ KindName = Annotated[str, TextRule(r"^[a-z][a-z0-9_-]{0,62}$")]
 class MailboxKind:
     """A kind of mailbox that a tenant may append to."""
 
-    kind: str = field(metadata=about("As the handler names it."))
+    kind: str = field(metadata=about("The kind, as the handler declares it."))
     reseller_id: str | None = field(metadata=OF_RESELLER)
     merchant_id: str | None = field(metadata=OF_MERCHANT)
     created_at: datetime = field(metadata=CREATED_AT)
@@ -32,7 +32,8 @@ class MailboxKind:
 @dataclass(frozen=True, slots=True)
 class MailboxKindWithSecret(MailboxKind):
     secret: str = field(
-        repr=False, metadata=about("Signs appends of those who have no key. Shown this once.")
+        repr=False,
+        metadata=about("Signs appends of senders without an API key. Only this response shows it."),
     )
 
 
@@ -40,7 +41,7 @@ class MailboxKindWithSecret(MailboxKind):
 class NewMailboxKind:
     __pydantic_config__ = body({"kind": "issue", "merchant_id": "acme-store"})
 
-    kind: KindName = field(metadata=about("As the handler names it."))
+    kind: KindName = field(metadata=about("The kind, as the handler declares it."))
     _: KW_ONLY
     reseller_id: ObjectId | None = field(default=None, metadata=FOR_RESELLER)
     merchant_id: ObjectId | None = field(default=None, metadata=FOR_MERCHANT)

@@ -32,11 +32,12 @@ NumberStatus = Literal["active", "draining", "disabled"]
 
 _NAME = about("For people.")
 _OVERFLOW_TEXT = (
-    "The pool whose numbers its leads may use when its own had no channel for so long. Not back again."
+    "The pool whose numbers a lead may use once this pool had no channel for `overflow_after_s`. It does not go the "
+    "other way."
 )
 _OVERFLOW = about(_OVERFLOW_TEXT)
 _AFTER = about(
-    "How long a lead waits for a channel of this pool first, in seconds. Together with `overflow_pool`.",
+    "How long a lead waits for a channel of this pool first, in seconds. Required with `overflow_pool`.",
     ge=0,
     le=86_400,
 )
@@ -93,15 +94,15 @@ class PoolChange:
     agents: WhoseAgents | None = field(default=None, metadata=_AGENTS)
 
 
-_IDLE = about("Only while no call is on it.")
+_IDLE = about("Only while the number has no live call.")
 _CHANNELS = about(
-    "How many calls it may carry at once. A lower number takes effect as calls end.",
+    "The maximum of concurrent calls. A lower value takes effect as calls end.",
     ge=0,
     le=CHANNELS_MAX,
     strict=True,
 )
 _PACE = about(
-    "Calls it may start per second, beside the pace of its account. Left out: as many as that allows.",
+    "The maximum of starts per second, besides that of the account. Left out: only the account's applies.",
     gt=0,
     le=1000,
 )
@@ -114,14 +115,18 @@ class Number:
 
     id: UUID = field(metadata=ITS_ID)
     e164: str = field(metadata=about("The number itself, as E.164."))
-    pool: str = field(metadata=about("The pool it is in."))
-    carrier: str = field(metadata=about("The carrier that it is dialled with."))
-    account: str = field(metadata=about("The carrier's account that it is dialled with."))
+    pool: str = field(metadata=about("The pool of the number."))
+    carrier: str = field(metadata=about("The carrier of the number."))
+    account: str = field(metadata=about("The account at the carrier."))
     channels_held: int | None = field(
-        metadata=about("How many of its channels calls hold right now. null: that is not yours to know.")
+        metadata=about(
+            "How many channels live calls hold. null: the number is shared, and this key may see only its own calls."
+        )
     )
-    max_channels: int = field(metadata=about("How many calls it may carry at once."))
-    starts_per_s: float | None = field(metadata=about("Calls it may start per second. null: as its account."))
+    max_channels: int = field(metadata=about("The maximum of concurrent calls."))
+    starts_per_s: float | None = field(
+        metadata=about("The maximum of starts per second. null: only the account's applies.")
+    )
     status: str = field(metadata=_STATUS)
     version: int = field(metadata=about("Rises with every change."))
     reseller_id: str | None = field(metadata=OF_RESELLER)
@@ -138,11 +143,9 @@ class NewNumber:
 
     e164: PhoneText = field(metadata=about("The number itself, as E.164."))
     _: KW_ONLY
-    pool: ObjectId = field(metadata=about("It belongs to whom its pool belongs."))
-    carrier: Carrier = field(metadata=about("The carrier that it is dialled with."))
-    account: Account = field(
-        default="default", metadata=about("The carrier's account that it is dialled with.")
-    )
+    pool: ObjectId = field(metadata=about("The pool of the number. The owner of the pool owns the number."))
+    carrier: Carrier = field(metadata=about("The carrier of the number."))
+    account: Account = field(default="default", metadata=about("The account at the carrier."))
     max_channels: int = field(metadata=_CHANNELS)
     starts_per_s: float | None = field(default=None, metadata=_PACE)
     status: NumberStatus = field(default="active", metadata=_STATUS)

@@ -28,7 +28,7 @@ _WEIGHT = about(
     strict=True,
 )
 _MAX_CONCURRENT = about(
-    "The most calls at once, over all its leads; null: no limit. A merchant cannot set its own.",
+    "The maximum of concurrent calls of all its leads; null: no limit. A merchant's key cannot set it.",
     ge=0,
     le=CONCURRENT_MAX,
     strict=True,
@@ -72,7 +72,7 @@ class Merchant:
     default_region: str | None = field(metadata=_REGION)
     default_pool: str | None = field(metadata=_POOL)
     weight: int = field(metadata=about("Its share of the channels beside other merchants."))
-    max_concurrent: int | None = field(metadata=about("The most calls at once; null: no limit."))
+    max_concurrent: int | None = field(metadata=about("The maximum of concurrent calls; null: no limit."))
     created_at: datetime = field(metadata=CREATED_AT)
     # An older platform does not send it, and has no external agents.
     agents: WhoseAgents = field(default="ours", metadata=_AGENTS)

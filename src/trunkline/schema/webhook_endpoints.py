@@ -40,7 +40,7 @@ class WebhookEndpoint:
     event_types: list[str] = field(metadata=_TYPES)
     status: EndpointStatus = field(metadata=_STATUS)
     disabled_reason: str | None = field(metadata=about("Why it is disabled."))
-    old_secret_until: datetime | None = field(metadata=about("Until then two secrets sign."))
+    old_secret_until: datetime | None = field(metadata=about("Until then both secrets sign."))
     created_at: datetime = field(metadata=CREATED_AT)
     updated_at: datetime = field(metadata=UPDATED_AT)
 
@@ -48,7 +48,8 @@ class WebhookEndpoint:
 @dataclass(frozen=True, slots=True)
 class WebhookEndpointWithSecret(WebhookEndpoint):
     secret: str = field(
-        repr=False, metadata=about("Shown this once. As Standard Webhooks wants it: `whsec_…`.")
+        repr=False,
+        metadata=about("Only this response shows it. In the format of Standard Webhooks: `whsec_…`."),
     )
 
 

@@ -37,7 +37,7 @@ _PREVIOUS = {"auth_token": "previous_auth_token", "webhook_secret": "previous_we
 
 
 class AccountQuery(PageQuery):
-    carrier: CarrierName | None = Field(None, description="Only the accounts at this carrier.")
+    carrier: CarrierName | None = Field(None, description="Only accounts at this carrier.")
 
 
 @router.post("", status_code=201, responses=WRITE_ERRORS, summary="Add an account")
@@ -67,7 +67,7 @@ async def get_account(account_id: UUID, who: ReadKey, api: Deps) -> Account:
     return _shown(_service(api), await get_one(api, who, ACCOUNTS, account_id, "account"))
 
 
-@router.get("/{account_id}/urls", responses=WRITE_ERRORS, summary="Get what to enter at the carrier")
+@router.get("/{account_id}/urls", responses=WRITE_ERRORS, summary="Get the URLs to enter at the carrier")
 async def get_account_urls(account_id: UUID, who: AdminKey, api: Deps) -> AccountUrls:
     """The URLs for inbound calls. Their signatures are valid for this account only."""
     account = await get_one(api, who, ACCOUNTS, account_id, "account")
@@ -105,7 +105,7 @@ async def delete_account(account_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
         account = require_found(await accounts.lock(tx, account_id), "account")
         if not await accounts.remove(tx, account_id):
-            raise conflict("in_use", "Numbers dial with this account. Give them another one first.")
+            raise conflict("in_use", "Numbers use this account. Move them to another account first.")
         await record(tx, who, "account.removed", account.id, PLATFORM)
     await _service(api).refresh()
 
@@ -118,7 +118,9 @@ def _require_sight(who: Principal) -> None:
 def _service(api: Api) -> AccountService:
     if api.deps.accounts is None:
         raise ApiError(
-            503, "accounts_unavailable", "This process has no accounts. Ask one with the role api."
+            503,
+            "accounts_unavailable",
+            "This process has no accounts. Send the request to one with the role api.",
         )
     return api.deps.accounts
 

@@ -25,14 +25,14 @@ from trunkline.store.tenants import MERCHANTS, PLATFORM, tenant_of
 router = APIRouter(prefix=f"{API_ROOT}/numbers/{{number_id}}/inbound", tags=["numbers"])
 
 
-@router.get("", responses=READ_ERRORS, summary="Get what happens to calls that come in")
+@router.get("", responses=READ_ERRORS, summary="Get the inbound policy of a number")
 async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy:
     async with api.store.reading() as connection:
         require_found(await NUMBERS.get(connection, who.tenant, number_id), "number")
         return await inbound.get_policy(connection, number_id) or _undecided(number_id)
 
 
-@router.put("", responses=WRITE_ERRORS, summary="Decide what happens to calls that come in")
+@router.put("", responses=WRITE_ERRORS, summary="Set the inbound policy of a number")
 async def put_inbound(number_id: UUID, body: NewInboundPolicy, who: AdminKey, api: Deps) -> InboundPolicy:
     """Replaces the policy: omitted fields get their defaults. In force from the next call on."""
     async with api.store.writing() as tx:
@@ -45,9 +45,7 @@ async def put_inbound(number_id: UUID, body: NewInboundPolicy, who: AdminKey, ap
     return policy
 
 
-@router.delete(
-    "", status_code=204, responses=DELETE_ERRORS, summary="Take a decision about calls that come in back"
-)
+@router.delete("", status_code=204, responses=DELETE_ERRORS, summary="Remove the inbound policy of a number")
 async def delete_inbound(number_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
         number = require_found(await NUMBERS.get(tx, who.tenant, number_id), "number")

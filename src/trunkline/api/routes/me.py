@@ -9,7 +9,7 @@ from trunkline.schema.keys import Me
 router = APIRouter(prefix=f"{API_ROOT}/me", tags=["keys"])
 
 
-@router.get("", responses=documented(401, 503), summary="Whose key is this?")
+@router.get("", responses=documented(401, 503), summary="Get the owner and scopes of the key")
 async def get_me(who: AnyKey) -> Me:
     """Scopes and tenant of the key of this request."""
     return Me(

@@ -32,7 +32,7 @@ router = APIRouter(prefix=f"{API_ROOT}/merchants", tags=["tenants"])
 
 
 class MerchantQuery(PageQuery):
-    reseller_id: ObjectId | None = Field(None, description="Only the merchants of this reseller.")
+    reseller_id: ObjectId | None = Field(None, description="Only merchants of this reseller.")
 
 
 @router.post("", status_code=201, responses=WRITE_ERRORS, summary="Create a merchant")
@@ -75,7 +75,7 @@ async def update_merchant(
             raise forbidden("not_owner", "Only its reseller or the platform may limit a merchant's calls.")
         if body.value.agents is not None and who.tenant.merchant_id is not None:
             raise forbidden(
-                "not_owner", "Only its reseller or the platform may say whose agents take the calls."
+                "not_owner", "Only its reseller or the platform may set whose agents take the calls."
             )
         await _check_pool(tx, tenant_of(merchant), body.value.default_pool)
         merchant = require_found(await MERCHANTS.update(tx, merchant_id, body.fields()), "merchant")

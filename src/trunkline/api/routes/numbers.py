@@ -37,12 +37,13 @@ class RemovalQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     drain: bool = Field(
-        False, description="If calls are on it, let it start no more. Remove it again when they have ended."
+        False,
+        description="If the number has live calls, set it to draining. Repeat the request when they have ended.",
     )
 
 
 class NumberQuery(PageQuery):
-    pool: ObjectId | None = Field(None, description="Only the numbers of this pool.")
+    pool: ObjectId | None = Field(None, description="Only numbers of this pool.")
     e164: PhoneText | None = Field(None, description="Only this number; a missing + is added.")
 
 
@@ -97,7 +98,7 @@ async def update_number(number_id: UUID, body: Sent[NumberChange], who: AdminKey
     "/{number_id}",
     status_code=204,
     response_model=None,
-    responses=DELETE_ERRORS | {202: {"model": Number, "description": "It is draining."}},
+    responses=DELETE_ERRORS | {202: {"model": Number, "description": "The number is draining."}},
     summary="Remove a number",
 )
 async def delete_number(

@@ -88,7 +88,7 @@ async def delete_pool(pool_id: ObjectId, who: AdminKey, api: Deps) -> None:
 
 def _require_above_merchant(who: Principal) -> None:
     if who.tenant.merchant_id is not None:
-        raise forbidden("not_owner", "Only a reseller or the platform may say whose agents take the calls.")
+        raise forbidden("not_owner", "Only a reseller or the platform may set whose agents take the calls.")
 
 
 async def _check_overflow(tx: Connection, pool_id: str, tenant: Tenant, wanted: NewPool | PoolChange) -> None:

@@ -44,7 +44,7 @@ async def create_endpoint(body: NewWebhookEndpoint, who: AdminKey, api: Deps) ->
         owner = await owner_of(tx, who, body.reseller_id, body.merchant_id)
         if owner.is_platform:
             raise invalid(
-                FieldProblem("reseller_id", "Name the reseller or merchant whose events are meant.")
+                FieldProblem("reseller_id", "Name the reseller or merchant whose events are to be sent.")
             )
         endpoint = await ENDPOINTS.insert(
             tx,
