@@ -15,7 +15,7 @@ from tests.support.telephony.carriers import FROM, open_carrier_world
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, CARRIER, TIME_SCALE, World
 from trunkline.agent.simulated import SimulatedPods
-from trunkline.client.models import Attempt
+from trunkline.client import Attempt
 
 WITH_PODS = ["exotel", "plivo", "twilio"]
 FREE, BUSY = 1, 0

@@ -45,7 +45,7 @@ class PageOut(BaseModel, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    items: Sequence[T]
+    items: list[T]
     next_cursor: str | None = field(metadata=about("For the page after this one; null on the last page."))
 
 
@@ -106,7 +106,7 @@ class Cursors:
         return key
 
     def page(self, rows: Sequence[T], key: Callable[[T], Any]) -> Page[T]:
-        items = rows[: self._limit]
+        items = list(rows[: self._limit])
         return Page(items, self._after(str(key(items[-1]))) if len(rows) > self._limit else None)
 
     def _after(self, key: str) -> str:

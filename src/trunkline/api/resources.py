@@ -46,8 +46,9 @@ def _sent(data: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> Sent
 
 
 def extended(shape: type[T], value: Any, **more: Any) -> T:
-    """`value` as a shape that adds fields to its own."""
-    return shape(**{each.name: getattr(value, each.name) for each in fields(value)}, **more)
+    """`value` as a shape that adds these fields. Fields that the shape does not have are left out."""
+    names = [each.name for each in fields(shape) if each.name not in more]  # type: ignore[arg-type]
+    return shape(**{name: getattr(value, name) for name in names}, **more)
 
 
 async def get_one(api: Api, who: Principal, table: Table[T], key: Key, thing: str) -> T:

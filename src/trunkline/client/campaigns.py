@@ -7,9 +7,11 @@ from urllib.parse import urlencode
 
 from trunkline.client.decoding import decoded
 from trunkline.client.leads import report_of
-from trunkline.client.models import Campaign, Occurrence, Reminder, UploadReport
+from trunkline.client.models import UploadReport
 from trunkline.client.operations import PAGE_SIZE_MAX, ROOT, Key, given, pages, path
 from trunkline.client.transport import Transport
+from trunkline.schema.campaigns import Campaign
+from trunkline.schema.reminders import Occurrence, Reminder
 
 UPLOAD_TIMEOUT_S = 3600.0
 

@@ -8,13 +8,7 @@ from dataclasses import asdict, dataclass
 
 from trunkline.client import campaigns, leads
 from trunkline.client.decoding import decoded
-from trunkline.client.models import (
-    Campaign,
-    CampaignProgress,
-    Health,
-    LeadWithAttempts,
-    Reminder,
-)
+from trunkline.client.models import CampaignProgress, Health
 from trunkline.client.operations import (
     ROOT,
     AsyncCaller,
@@ -34,6 +28,7 @@ from trunkline.client.operations import (
 )
 from trunkline.client.transport import Transport
 from trunkline.schema.accounts import Account, AccountChange, AccountUrls, NewAccount
+from trunkline.schema.campaigns import Campaign
 from trunkline.schema.do_not_call import (
     DoNotCallEntriesAdded,
     DoNotCallEntry,
@@ -42,8 +37,10 @@ from trunkline.schema.do_not_call import (
 )
 from trunkline.schema.inbound import InboundPolicy, NewInboundPolicy
 from trunkline.schema.keys import ApiKey, CreatedKey, Me, NewKey
+from trunkline.schema.leads import LeadWithAttempts
 from trunkline.schema.mailbox_kinds import MailboxKind, MailboxKindWithSecret, NewMailboxKind
 from trunkline.schema.numbers import NewNumber, NewPool, Number, NumberChange, Pool, PoolChange
+from trunkline.schema.reminders import Reminder
 from trunkline.schema.tenants import (
     Merchant,
     MerchantChange,

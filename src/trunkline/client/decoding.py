@@ -1,7 +1,7 @@
 """From JSON to the API's shapes. Fields that a newer platform adds are ignored."""
 
 import types
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, fields
 from datetime import datetime
 from functools import cache
@@ -21,11 +21,12 @@ def decoded(shape: type[T], data: Any) -> T:
 
 
 def decode(shape: type[T], data: Any) -> T:
-    """Build a dataclass from JSON. A missing or malformed field raises `ValueError` with its name. A field with a
-    default may be missing: an older platform does not send it."""
+    """Build a dataclass from JSON. A missing or malformed field raises `ValueError` with its name. A field may say
+    what it is where an older platform does not send it."""
     values = {}
     for name, hint in _hints(cast(Hashable, shape)).items():
-        if name not in data and _has_default(shape, name):
+        if name not in data and "absent" in (metadata := _metadata(shape, name)):
+            values[name] = metadata["absent"]
             continue
         try:
             values[name] = _value(hint, data[name])
@@ -34,9 +35,9 @@ def decode(shape: type[T], data: Any) -> T:
     return shape(**values)
 
 
-def _has_default(shape: Any, name: str) -> bool:
+def _metadata(shape: Any, name: str) -> Mapping[str, Any]:
     field = shape.__dataclass_fields__[name]
-    return field.default is not MISSING or field.default_factory is not MISSING
+    return field.metadata if field.default is MISSING else {"absent": field.default}
 
 
 @cache
@@ -50,6 +51,8 @@ def _value(hint: Any, data: Any) -> Any:
         return None if data is None else _value(get_args(hint)[0], data)
     if get_origin(hint) is list:
         return [_value(get_args(hint)[0], each) for each in data]
+    if hint is Any:
+        return data
     if hint is UUID:
         return UUID(data)
     if hint is datetime:

@@ -10,9 +10,10 @@ from uuid import UUID, uuid4
 
 from trunkline.client.decoding import decoded
 from trunkline.client.errors import ApiError, FieldError, Unreachable
-from trunkline.client.models import Aborted, Lead, Reopened, RowProblem, UploadReport
+from trunkline.client.models import Aborted, Reopened, RowProblem, UploadReport
 from trunkline.client.operations import PAGE_SIZE_MAX, ROOT, Key, given, moment, pages, path, plain
 from trunkline.client.transport import Transport, is_transient
+from trunkline.schema.leads import Lead
 
 LEAD_TRIES = 4
 LEAD_FIRST_WAIT_S = 0.25

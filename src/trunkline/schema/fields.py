@@ -78,7 +78,8 @@ AGENTS = (
 
 
 def about(description: str, **rules: Any) -> dict[str, Any]:
-    """The metadata of a field: its description, and limits by the names of pydantic's `Field`."""
+    """The metadata of a field: its description, and limits by the names of pydantic's `Field`. `absent` is what the
+    client takes where an older platform does not send the field."""
     return {"description": description, **rules}
 
 
@@ -86,9 +87,6 @@ def body(*examples: dict[str, Any]) -> dict[str, Any]:
     """The configuration of a request body. Unknown fields are refused."""
     return {"extra": "forbid", "json_schema_extra": {"examples": list(examples)}}
 
-
-# A resource always has all of its fields: only for the client may one be missing, from an older platform.
-COMPLETE = {"json_schema_serialization_defaults_required": True}
 
 OF_RESELLER = about("null: the platform's.")
 OF_MERCHANT = about("null: of the whole reseller, or the platform's.")

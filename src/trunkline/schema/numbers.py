@@ -7,7 +7,6 @@ from uuid import UUID
 
 from trunkline.schema.fields import (
     AGENTS,
-    COMPLETE,
     CREATED_AT,
     FOR_MERCHANT,
     FOR_RESELLER,
@@ -52,8 +51,6 @@ _AGENTS = about(AGENTS)
 class Pool:
     """The numbers that a lead may be dialled from."""
 
-    __pydantic_config__ = COMPLETE
-
     id: str = field(metadata=about("Its id, as chosen when it was created."))
     name: str = field(metadata=_NAME)
     reseller_id: str | None = field(metadata=OF_RESELLER)
@@ -65,7 +62,7 @@ class Pool:
     region_affinity: bool = field(metadata=_REGION)
     created_at: datetime = field(metadata=CREATED_AT)
     # An older platform does not send it, and has no external agents.
-    agents: WhoseAgents = field(default="ours", metadata=_AGENTS)
+    agents: WhoseAgents = field(metadata=_AGENTS | {"absent": "ours"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from datetime import datetime
 
 from trunkline.schema.fields import (
     AGENTS,
-    COMPLETE,
     CREATED_AT,
     FOR_RESELLER,
     Name,
@@ -64,8 +63,6 @@ class ResellerChange:
 class Merchant:
     """A customer of a reseller, and the owner of leads."""
 
-    __pydantic_config__ = COMPLETE
-
     id: str = field(metadata=about("Unique over all resellers."))
     name: str = field(metadata=_NAME)
     reseller_id: str = field(metadata=about("The reseller it belongs to."))
@@ -75,7 +72,7 @@ class Merchant:
     max_concurrent: int | None = field(metadata=about("The maximum of concurrent calls; null: no limit."))
     created_at: datetime = field(metadata=CREATED_AT)
     # An older platform does not send it, and has no external agents.
-    agents: WhoseAgents = field(default="ours", metadata=_AGENTS)
+    agents: WhoseAgents = field(metadata=_AGENTS | {"absent": "ours"})
 
 
 @dataclass(frozen=True, slots=True)

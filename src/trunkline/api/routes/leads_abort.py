@@ -25,7 +25,7 @@ from trunkline.model import Outcome
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads
 from trunkline.store.database import Connection
-from trunkline.store.leads import Lead, LeadFilter
+from trunkline.store.leads import LeadFilter, StoredLead
 from trunkline.store.tenants import MERCHANTS, Tenant
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
@@ -202,7 +202,7 @@ async def _abort(
     await _record(tx, who, body, [*aborted, *(locked[lead_id] for lead_id in called)])
 
 
-async def _record(tx: Connection, who: Principal, body: AbortIn, changed: Sequence[Lead]) -> None:
+async def _record(tx: Connection, who: Principal, body: AbortIn, changed: Sequence[StoredLead]) -> None:
     """A line of the audit log for each merchant, which it may read."""
     for owner, count in Counter(lead.tenant for lead in changed).items():
         details: dict[str, object] = {"leads": count, "hang_up": body.hang_up}
@@ -211,17 +211,17 @@ async def _record(tx: Connection, who: Principal, body: AbortIn, changed: Sequen
         await record(tx, who, "leads.aborted", owner.merchant_id, owner, reason=body.reason, **details)
 
 
-def _with(locked: dict[UUID, Lead], status: LeadStatus) -> list[UUID]:
+def _with(locked: dict[UUID, StoredLead], status: LeadStatus) -> list[UUID]:
     return [lead_id for lead_id, lead in locked.items() if lead.status == status]
 
 
-def _result(lead: Lead | None) -> Result:
+def _result(lead: StoredLead | None) -> Result:
     match lead:
         case None:
             return "not_found"
-        case Lead(status=LeadStatus.PROCESSING):
+        case StoredLead(status=LeadStatus.PROCESSING):
             return "cancel_requested"
-        case Lead(status=LeadStatus.FINISHED) if lead.outcome != Outcome.ABORTED:
+        case StoredLead(status=LeadStatus.FINISHED) if lead.outcome != Outcome.ABORTED:
             return "finished"
         case _:
             return "aborted"
