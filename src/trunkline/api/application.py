@@ -35,6 +35,8 @@ def create_api(deps: ApiDeps, raw_routes: Sequence[RawRoute] = ()) -> FastAPI:
         ],
         exception_handlers={HTTPException: errors.handle, RequestValidationError: errors.handle},
         redirect_slashes=False,
+        # The name of its function is the id of an operation, and the name of the client's method.
+        generate_unique_id_function=lambda route: route.name,
         docs_url=None,
         redoc_url=None,
     )

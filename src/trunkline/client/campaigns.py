@@ -1,5 +1,6 @@
 """Campaigns and reminders: many leads under one policy, and calls to one person at a local time."""
 
+import json
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -62,6 +63,23 @@ async def upload_campaign(
     query = [("map", f"{field}:{column}") for field, column in (columns or {}).items()]
     where = f"{path('campaigns', campaign_id, 'leads')}?{urlencode([*query, ('encoding', encoding)])}"
     return report_of(await api.upload(where, body, content_type, {}, UPLOAD_TIMEOUT_S))
+
+
+async def plan_campaign(
+    api: Transport,
+    body: AsyncIterable[bytes],
+    content_type: str = "text/csv",
+    *,
+    settings: Mapping[str, Any] | None = None,
+    merchant_id: str | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Simulates a campaign of these rows. Nobody is called, and nothing is stored."""
+    query = [("map", f"{field}:{column}") for field, column in (columns or {}).items()]
+    query += given(settings=settings and json.dumps(settings), merchant_id=merchant_id).items()
+    where = f"{ROOT}/campaigns/plan?{urlencode(query)}"
+    plan: dict[str, Any] = await api.upload(where, body, content_type, {}, UPLOAD_TIMEOUT_S)
+    return plan
 
 
 async def start_campaign(api: Transport, campaign_id: Key, *, ramp_s: int = 0) -> Campaign:

@@ -5,6 +5,7 @@ was no response.
 """
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from trunkline.client import campaigns, leads
 from trunkline.client.decoding import decoded
@@ -17,9 +18,11 @@ from trunkline.client.operations import (
     Operation,
     SyncCaller,
     calling,
+    calling_list,
     changing,
     creating,
     deleting,
+    downloading,
     getting,
     given,
     listing,
@@ -77,6 +80,12 @@ async def _me(api: Transport) -> Me:
     return decoded(Me, await api.get(f"{ROOT}/me"))
 
 
+async def _ready(api: Transport) -> dict[str, Any]:
+    """An `ApiError` (503) if this process cannot work."""
+    status: dict[str, Any] = await api.get("/ready")
+    return status
+
+
 async def _health(api: Transport) -> Health:
     return decoded(Health, await api.get("/health"))
 
@@ -107,6 +116,13 @@ class _PhoneFilter:
     phone: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReminderFilter:
+    merchant_id: str | None = None
+    status: str | None = None
+    phone: str | None = None
+
+
 class _Operations:
     create_lead = Operation(leads.create_lead)
     create_leads = Operation(leads.create_leads)
@@ -120,10 +136,16 @@ class _Operations:
     abort_leads = Operation(leads.abort_leads)
     reopen_lead = Operation(leads.reopen_lead)
     reopen_leads = Operation(leads.reopen_leads)
+    abort_request = calling("DELETE", "leads")
+    list_enrichments = calling("GET", "attempts/{attempt_id}/enrichments")
+    get_recording = downloading(f"{ROOT}/attempts/{{attempt_id}}/enrichments/{{item_id}}/recording")
 
     create_campaign = Operation(campaigns.create_campaign)
     get_campaign = getting(Campaign, "campaigns")
     list_campaigns = Listing(campaigns.list_campaigns)
+    update_campaign = calling("PATCH", "campaigns/{campaign_id}")
+    plan_campaign = Operation(campaigns.plan_campaign)
+    get_campaign_results = downloading(f"{ROOT}/campaigns/{{campaign_id}}/results")
     upload_campaign = Operation(campaigns.upload_campaign)
     start_campaign = Operation(campaigns.start_campaign)
     pause_campaign = Operation(campaigns.pause_campaign)
@@ -133,6 +155,9 @@ class _Operations:
 
     create_reminder = Operation(campaigns.create_reminder)
     get_reminder = getting(Reminder, "reminders")
+    list_reminders = listing(Reminder, "reminders", _ReminderFilter)
+    update_reminder = calling("PATCH", "reminders/{reminder_id}")
+    get_upcoming = calling("GET", "reminders/{reminder_id}/upcoming")
     list_occurrences = Listing(campaigns.list_occurrences)
     ring_next = posting(Reminder, "reminders", "next")
     pause_reminder = posting(Reminder, "reminders", "pause")
@@ -201,8 +226,71 @@ class _Operations:
     rotate_mailbox_secret = posting(MailboxKindWithSecret, "mailbox-kinds", "rotate-secret")
     delete_mailbox_kind = deleting("mailbox-kinds")
 
+    list_controls = calling_list("controls")
+    get_kill_switch = calling("GET", "controls/kill-switch")
+    set_kill_switch = calling("PUT", "controls/kill-switch")
+    lift_kill_switch = calling("DELETE", "controls/kill-switch")
+    get_promoter = calling("GET", "controls/promoter")
+    set_promoter = calling("PUT", "controls/promoter")
+    lift_promoter = calling("DELETE", "controls/promoter")
+    get_control = calling("GET", "controls/{scope}/{subject}")
+    set_control = calling("PUT", "controls/{scope}/{subject}")
+    lift_control = calling("DELETE", "controls/{scope}/{subject}")
+
+    list_flags = calling_list("flags")
+    evaluate_flag = calling("GET", "flags/{flag}/evaluation")
+    preview_flag = calling("POST", "flags/{flag}/preview")
+    set_flag = calling("PUT", "flags/{flag}")
+    delete_flag = calling("DELETE", "flags/{flag}")
+
+    list_packs = calling("GET", "policy/packs")
+    put_pack = calling("PUT", "policy/packs/{pack_name}")
+    delete_pack = calling("DELETE", "policy/packs/{pack_name}")
+    get_platform_policy = calling("GET", "policy")
+    put_platform_policy = calling("PUT", "policy")
+    get_reseller_policy = calling("GET", "resellers/{reseller_id}/policy")
+    put_reseller_policy = calling("PUT", "resellers/{reseller_id}/policy")
+    get_merchant_policy = calling("GET", "merchants/{merchant_id}/policy")
+    put_merchant_policy = calling("PUT", "merchants/{merchant_id}/policy")
+    delete_merchant_policy = calling("DELETE", "merchants/{merchant_id}/policy")
+    get_campaign_policy = calling("GET", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
+    put_campaign_policy = calling("PUT", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
+
+    list_jobs = calling_list("jobs")
+    enqueue_job = calling("POST", "jobs")
+    list_dead = calling_list("jobs/dead")
+    replay_dead = calling("POST", "jobs/dead/replay")
+    list_types = calling("GET", "jobs/types")
+    pause_type = calling("POST", "jobs/types/{job_type}/pause")
+    resume_type = calling("POST", "jobs/types/{job_type}/resume")
+    list_schedules = calling("GET", "jobs/schedules")
+    create_export = calling("POST", "jobs/exports")
+    get_job = calling("GET", "jobs/{job_id}")
+    get_progress = calling("GET", "jobs/{job_id}/progress")
+    get_file = downloading(f"{ROOT}/jobs/{{job_id}}/file")
+    retry_job = calling("POST", "jobs/{job_id}/retry")
+    cancel_job = calling("POST", "jobs/{job_id}/cancel")
+
+    summarize = calling("GET", "mailboxes")
+    list_stuck = calling("GET", "mailboxes/stuck")
+    list_mailboxes = calling_list("mailboxes/{kind}")
+    get_mailbox = calling("GET", "mailboxes/{kind}/{key}")
+    list_events = calling_list("mailboxes/{kind}/{key}/events")
+    append_event = calling("POST", "mailboxes/{kind}/{key}/events")
+    replay_kind = calling("POST", "mailboxes/{kind}/replay")
+    rename_kind = calling("POST", "mailboxes/{kind}/rename")
+    replay_mailbox = calling("POST", "mailboxes/{kind}/{key}/replay")
+    set_aside = calling("POST", "mailboxes/{kind}/{key}/set-aside")
+
+    list_alarms = calling_list("alarms")
+    clear_alarm = calling("POST", "alarms/{alarm_id}/clear")
+    list_audit = calling_list("audit")
+    get_overview = calling("GET", "overview")
+
     me = Operation(_me)
     health = Operation(_health)
+    ready = Operation(_ready)
+    metrics = downloading("/metrics")
 
 
 class TrunklineClient(AsyncCaller, _Operations):

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from datetime import datetime
 from string import Formatter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 from uuid import UUID
 
 from trunkline.client.decoding import decoded
@@ -26,6 +26,7 @@ Key = UUID | str
 
 ROOT = "/api/v1"
 PAGE_SIZE_MAX = 200
+DOWNLOAD_TIMEOUT_S = 3600.0
 
 
 class AsyncCaller:
@@ -201,6 +202,18 @@ def calling(method: str, where: str) -> Operation[..., Any]:
         return await api.ask(method, (f"{ROOT}/{where}").format(**values), **options)
 
     return Operation(call)
+
+
+def downloading(where: str) -> Listing[..., bytes]:
+    """A response of any size, in pieces. Arguments as those of `calling`, without a body."""
+    names = [name for _, name, _, _ in Formatter().parse(where) if name]
+
+    def download(api: Transport, *args: object, **kwargs: Any) -> AsyncIterator[bytes]:
+        values = _places(names, args, kwargs)
+        query = f"?{urlencode(_query(kwargs))}" if kwargs else ""
+        return api.download(f"{where.format(**values)}{query}", DOWNLOAD_TIMEOUT_S)
+
+    return Listing(download)
 
 
 def calling_list(where: str) -> Listing[..., dict[str, Any]]:

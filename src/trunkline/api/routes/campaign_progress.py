@@ -54,7 +54,7 @@ class CampaignProgressOut(BaseModel):
     responses=READ_ERRORS,
     summary="Get the progress of a campaign",
 )
-async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignProgressOut:
+async def campaign_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignProgressOut:
     """From counts that are maintained with every change of its leads."""
     async with api.store.reading() as connection:
         campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")

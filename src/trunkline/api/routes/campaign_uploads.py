@@ -65,7 +65,7 @@ class CampaignUploadQuery(BaseModel):
     openapi_extra=request_body({"type": "object"}, [_ROW], '{"phone": "+14155550123"}\n', _CSV),
     summary="Upload the leads of a campaign",
 )
-async def upload_leads(
+async def upload_campaign(
     campaign_id: UUID,
     request: Request,
     query: Annotated[CampaignUploadQuery, Query()],

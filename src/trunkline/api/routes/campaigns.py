@@ -141,7 +141,7 @@ async def get_campaign(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignWi
     responses=WRITE_ERRORS,
     summary="Change a campaign that does not run",
 )
-async def change_campaign(
+async def update_campaign(
     campaign_id: UUID, body: CampaignChange, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
 ) -> CampaignWithPolicy:
     """Only for a draft or a paused campaign. Waiting leads get a new pool, priority or number of attempts too, unless
@@ -222,7 +222,7 @@ async def stop_campaign(campaign_id: UUID, body: CampaignStopIn, who: LeadsKey, 
     responses=READ_ERRORS | {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
     summary="The results of a campaign as CSV",
 )
-async def get_results(campaign_id: UUID, who: ReadKey, api: Deps) -> StreamingResponse:
+async def get_campaign_results(campaign_id: UUID, who: ReadKey, api: Deps) -> StreamingResponse:
     """A line for each lead, newest first, streamed: only a page of leads is in memory, whatever the length."""
     async with api.store.reading() as connection:
         campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")

@@ -41,7 +41,9 @@ class EntryQuery(PageQuery):
     responses=WRITE_ERRORS | {200: {"model": DoNotCallEntry, "description": "It was on the list before."}},
     summary="Put a phone on a do-not-call list",
 )
-async def add_entry(body: NewDoNotCallEntry, who: LeadsKey, api: Deps, response: Response) -> DoNotCallEntry:
+async def add_do_not_call_entry(
+    body: NewDoNotCallEntry, who: LeadsKey, api: Deps, response: Response
+) -> DoNotCallEntry:
     """Takes effect at the next dial: a lead to this person ends as BLACKLISTED, and a new one is refused with 403."""
     phone = phones.to_e164(body.phone, None)
     if isinstance(phone, phones.BadPhone):
@@ -58,7 +60,9 @@ async def add_entry(body: NewDoNotCallEntry, who: LeadsKey, api: Deps, response:
 
 
 @router.post("/bulk", responses=WRITE_ERRORS, summary="Put many phones on a do-not-call list")
-async def add_entries(body: NewDoNotCallEntries, who: LeadsKey, api: Deps) -> DoNotCallEntriesAdded:
+async def add_do_not_call_entries(
+    body: NewDoNotCallEntries, who: LeadsKey, api: Deps
+) -> DoNotCallEntriesAdded:
     """A bad row does not affect the others. Idempotent."""
     parsed = [phones.to_e164(text, None) for text in body.phones]
     good = list(dict.fromkeys(phone for phone in parsed if isinstance(phone, str)))
@@ -78,7 +82,7 @@ async def add_entries(body: NewDoNotCallEntries, who: LeadsKey, api: Deps) -> Do
 
 
 @router.get("", responses=READ_ERRORS, summary="List do-not-call entries")
-async def list_entries(
+async def list_do_not_call_entries(
     query: Annotated[EntryQuery, Query()], who: ReadKey, api: Deps
 ) -> Page[DoNotCallEntry]:
     """Newest first: your own, and those of your merchants."""
@@ -86,12 +90,12 @@ async def list_entries(
 
 
 @router.get("/{entry_id}", responses=READ_ERRORS, summary="Get a do-not-call entry")
-async def get_entry(entry_id: UUID, who: ReadKey, api: Deps) -> DoNotCallEntry:
+async def get_do_not_call_entry(entry_id: UUID, who: ReadKey, api: Deps) -> DoNotCallEntry:
     return await get_one(api, who, DO_NOT_CALL, entry_id, "entry")
 
 
 @router.delete("/{entry_id}", status_code=204, responses=DELETE_ERRORS, summary="Take a phone off a list")
-async def remove_entry(entry_id: UUID, who: AdminKey, api: Deps) -> None:
+async def remove_do_not_call_entry(entry_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
         entry = require_found(await DO_NOT_CALL.get(tx, who.tenant, entry_id), "entry")
         await do_not_call.remove(tx, entry_id)

@@ -35,7 +35,7 @@ KindPath = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$", descriptio
 
 
 @router.post("", status_code=201, responses=WRITE_ERRORS, summary="Open a kind of mailbox")
-async def create_kind(body: NewMailboxKind, who: AdminKey, api: Deps) -> MailboxKindWithSecret:
+async def create_mailbox_kind(body: NewMailboxKind, who: AdminKey, api: Deps) -> MailboxKindWithSecret:
     """For appends over HTTP by this tenant. Handlers are the operator's, so this needs a key of the platform."""
     require_platform(who, "open a kind of mailbox")
     if body.kind in RESERVED:
@@ -56,7 +56,9 @@ async def create_kind(body: NewMailboxKind, who: AdminKey, api: Deps) -> Mailbox
 
 
 @router.get("", responses=READ_ERRORS, summary="List kinds of mailboxes")
-async def list_kinds(query: Annotated[PageQuery, Query()], who: ReadKey, api: Deps) -> Page[MailboxKind]:
+async def list_mailbox_kinds(
+    query: Annotated[PageQuery, Query()], who: ReadKey, api: Deps
+) -> Page[MailboxKind]:
     """By name."""
     return await list_page(api, who, KINDS, query, name="mailbox kinds")
 
@@ -66,7 +68,7 @@ async def list_kinds(query: Annotated[PageQuery, Query()], who: ReadKey, api: De
     responses=WRITE_ERRORS,
     summary="Change the secret of a kind of mailbox",
 )
-async def rotate_secret(kind: KindPath, who: AdminKey, api: Deps) -> MailboxKindWithSecret:
+async def rotate_mailbox_secret(kind: KindPath, who: AdminKey, api: Deps) -> MailboxKindWithSecret:
     """Both secrets are valid for a day, so that senders can switch."""
     secret = secrets.token_urlsafe(SECRET_BYTES)
     async with api.store.writing() as tx:
@@ -78,7 +80,7 @@ async def rotate_secret(kind: KindPath, who: AdminKey, api: Deps) -> MailboxKind
 
 
 @router.delete("/{kind}", status_code=204, responses=DELETE_ERRORS, summary="Close a kind of mailbox")
-async def delete_kind(kind: KindPath, who: AdminKey, api: Deps) -> Response:
+async def delete_mailbox_kind(kind: KindPath, who: AdminKey, api: Deps) -> Response:
     """Nothing can be appended to it over HTTP any more. 409 `in_use` while it has mailboxes. Needs a key of the
     platform."""
     async with api.store.writing() as tx:

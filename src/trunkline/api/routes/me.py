@@ -10,7 +10,7 @@ router = APIRouter(prefix=f"{API_ROOT}/me", tags=["keys"])
 
 
 @router.get("", responses=documented(401, 503), summary="Get the owner and scopes of the key")
-async def get_me(who: AnyKey) -> Me:
+async def me(who: AnyKey) -> Me:
     """Scopes and tenant of the key of this request."""
     return Me(
         who.key_id,

@@ -141,7 +141,7 @@ async def get_reminder(reminder_id: UUID, who: ReadKey, api: Deps) -> Reminder:
 
 
 @router.patch("/{reminder_id}", responses=WRITE_ERRORS, summary="Change a reminder")
-async def change_reminder(reminder_id: UUID, body: ReminderChange, who: LeadsKey, api: Deps) -> Reminder:
+async def update_reminder(reminder_id: UUID, body: ReminderChange, who: LeadsKey, api: Deps) -> Reminder:
     """From the next occurrence on: one that is a lead already stays as it is."""
     given = body.model_dump(exclude_none=True)
     if "late_minutes" in given:

@@ -36,7 +36,9 @@ OVERLAP_S = 24 * 3600.0
 
 
 @router.post("", status_code=201, responses=WRITE_ERRORS, summary="Add a webhook endpoint")
-async def create_endpoint(body: NewWebhookEndpoint, who: AdminKey, api: Deps) -> WebhookEndpointWithSecret:
+async def create_webhook_endpoint(
+    body: NewWebhookEndpoint, who: AdminKey, api: Deps
+) -> WebhookEndpointWithSecret:
     """Events are sent to it, signed as https://www.standardwebhooks.com says, until it answers 2xx."""
     _check(api, body.url)
     secret = signing.new_secret()
@@ -60,7 +62,7 @@ async def create_endpoint(body: NewWebhookEndpoint, who: AdminKey, api: Deps) ->
 
 
 @router.get("", responses=READ_ERRORS, summary="List webhook endpoints")
-async def list_endpoints(
+async def list_webhook_endpoints(
     query: Annotated[PageQuery, Query()], who: ReadKey, api: Deps
 ) -> Page[WebhookEndpoint]:
     """Newest first."""
@@ -68,12 +70,12 @@ async def list_endpoints(
 
 
 @router.get("/{endpoint_id}", responses=READ_ERRORS, summary="Get a webhook endpoint")
-async def get_endpoint(endpoint_id: UUID, who: ReadKey, api: Deps) -> WebhookEndpoint:
+async def get_webhook_endpoint(endpoint_id: UUID, who: ReadKey, api: Deps) -> WebhookEndpoint:
     return await get_one(api, who, ENDPOINTS, endpoint_id, "webhook endpoint")
 
 
 @router.patch("/{endpoint_id}", responses=WRITE_ERRORS, summary="Change a webhook endpoint")
-async def change_endpoint(
+async def update_webhook_endpoint(
     endpoint_id: UUID, body: Sent[WebhookEndpointChange], who: AdminKey, api: Deps
 ) -> WebhookEndpoint:
     """Omitted fields do not change."""
@@ -97,7 +99,7 @@ async def change_endpoint(
     responses=WRITE_ERRORS,
     summary="Change the secret of a webhook endpoint",
 )
-async def rotate_secret(endpoint_id: UUID, who: AdminKey, api: Deps) -> WebhookEndpointWithSecret:
+async def rotate_webhook_secret(endpoint_id: UUID, who: AdminKey, api: Deps) -> WebhookEndpointWithSecret:
     """Both secrets sign for a day, so that the receiver can switch."""
     secret = signing.new_secret()
     async with api.store.writing() as tx:
@@ -111,7 +113,7 @@ async def rotate_secret(endpoint_id: UUID, who: AdminKey, api: Deps) -> WebhookE
 @router.delete(
     "/{endpoint_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove a webhook endpoint"
 )
-async def delete_endpoint(endpoint_id: UUID, who: AdminKey, api: Deps) -> Response:
+async def delete_webhook_endpoint(endpoint_id: UUID, who: AdminKey, api: Deps) -> Response:
     """Pending deliveries to it end as cancelled."""
     async with api.store.writing() as tx:
         before = await _owned(tx, who, endpoint_id)

@@ -46,7 +46,11 @@ class WhyOut(Out):
 
 
 @router.get(
-    "/{lead_id}/why", response_model=WhyOut, responses=READ_ERRORS, summary="Explain why a lead is not called"
+    "/{lead_id}/why",
+    name="why",
+    response_model=WhyOut,
+    responses=READ_ERRORS,
+    summary="Explain why a lead is not called",
 )
 async def why_lead(lead_id: UUID, who: ReadKey, api: Deps) -> Why:
     """What keeps it from being called now, or what refused it last. Every gate is listed with its present state: stops,

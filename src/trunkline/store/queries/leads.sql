@@ -174,7 +174,7 @@ LIMIT $8
 -- The leads that requests with one id made: one at most of each merchant, found merchant by merchant through the key that
 -- makes requests idempotent. An index of request ids alone would be written with every lead, for a rare query of people.
 -- $1, $2 whose   $3 merchant   $4 request   $5 campaign   $6 phone   $7 statuses   $8 before   $9 how many
-SELECT l.*
+SELECT l.*, l.pool_id AS pool
 FROM merchants AS m
 JOIN leads AS l ON l.merchant_id = m.id AND l.request_id = $4
 WHERE ($1::text IS NULL OR m.reseller_id = $1)
