@@ -6,8 +6,8 @@ trunkline pools change acme-main --region-affinity
 
 import typer
 
-from trunkline.cli.control import connect
-from trunkline.cli.resource import Resource, Values
+from trunkline.cli.control import Values, connect
+from trunkline.cli.resource import Resource
 from trunkline.schema.numbers import NewPool, Pool, PoolChange
 
 app = typer.Typer(help="Number pools.", no_args_is_help=True)

@@ -10,16 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import NoneType
 from typing import Annotated, Any, get_args, get_type_hints
-from urllib.parse import quote
 
 import typer
 
-from trunkline.cli.control import ROOT, Context, Limit, Remote
+from trunkline.cli.control import Context, Limit, Values, api_path, given
 
 # As the value of an option, this word clears it.
 NONE = "none"
 Key = Annotated[str, typer.Argument(metavar="ID", help="Its id.")]
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +45,7 @@ class Resource:
     def add_show(self, app: typer.Typer, explanation: str) -> None:
         @app.command("show", help=explanation)
         def show(ctx: Context, object_id: Key) -> None:
-            remote: Remote = ctx.obj
-            remote.show(remote.ask(lambda api: api.get(self._path(object_id))), self.columns)
+            ctx.obj.get(self.columns, self.what, object_id)
 
     def add_create(self, app: typer.Typer, new: type[Any], explanation: str) -> None:
         """The first field is the argument. A name that is left out is the id."""
@@ -59,8 +56,7 @@ class Resource:
             if "name" in options:
                 values.setdefault("name", values[first.name])
             body = {name: value for name, value in values.items() if value is not None}
-            remote: Remote = ctx.obj
-            remote.show(remote.ask(lambda api: api.post(f"{ROOT}/{self.what}", body)), self.columns)
+            ctx.obj.post(self.columns, self.what, body=body)
 
         argument = Annotated[str, typer.Argument(help=first.metadata["description"])]
         parameters = [_parameter(first.name, argument), *(self._option(new, each) for each in others)]
@@ -77,8 +73,7 @@ class Resource:
 
         def update(ctx: Context, object_id: str, **options: Any) -> None:
             body = prepare(self._values(change, options))
-            remote: Remote = ctx.obj
-            remote.show(remote.ask(lambda api: api.patch(self._path(object_id), body)), self.columns)
+            ctx.obj.patch(self.columns, self.what, object_id, body=body)
 
         parameters = [_parameter("object_id", Key), *(self._option(change, each) for each in fields(change))]
         _add_command(app, "change", explanation, update, parameters)
@@ -89,18 +84,12 @@ class Resource:
             self.remove(ctx, object_id, {})
 
     def list(self, ctx: Context, **query: Any) -> None:
-        remote: Remote = ctx.obj
-        wanted = {name: value for name, value in query.items() if value not in (None, "")}
-        remote.show(remote.ask(lambda api: api.get(f"{ROOT}/{self.what}", wanted)), self.columns)
+        ctx.obj.get(self.columns, self.what, query=given(**query))
 
     def remove(self, ctx: Context, key: str, query: dict[str, str | int]) -> None:
         """Shows the object if it could not be removed yet."""
-        remote: Remote = ctx.obj
-        left = remote.ask(lambda api: api.delete(self._path(key), query))
-        remote.show(left or {"items": []}, self.columns)
-
-    def _path(self, key: str) -> str:
-        return f"{ROOT}/{self.what}/{quote(key, safe='')}"
+        left = ctx.obj.ask(lambda api: api.delete(api_path(self.what, key), query))
+        ctx.obj.show(left or {"items": []}, self.columns)
 
     def _option(self, body: type[Any], each: Field[Any]) -> inspect.Parameter:
         """A number that can be cleared is a text, because of `none`."""
@@ -122,10 +111,9 @@ class Resource:
 
     def _values(self, body: type[Any], options: Mapping[str, Any]) -> Values:
         """The fields whose options were given, with `none` as None."""
-        given = {name: value for name, value in options.items() if value not in (None, "")}
         return {
             name: None if value == NONE else _number(value, _kind(body, name))
-            for name, value in given.items()
+            for name, value in given(**options).items()
         }
 
     def _is_clearable(self, name: str) -> bool:
