@@ -32,14 +32,13 @@ REFERENCE_OF_A_LEAD = {
          _READ.format(name="reference")),
     ],
     "leads/ingest.py": [
-        ('    campaign_id: UUID | None = Field(None, description="The campaign of the lead.")\n',
+        ('    campaign_id: UUID | None = Field(None, description="The campaign it belongs to.")\n',
          '    reference: Text | None = Field(None, description="New.")\n'),
         ("        priority=request.priority,\n", "        reference=request.reference,\n"),
         ("        request.priority,\n", "        request.reference,\n"),
     ],
     "store/leads.py": [
         ("    expires_at: datetime | None = None\n", "    reference: str | None = None\n"),
-        ("        new.expires_at,\n", "        new.reference,\n"),
     ],
     "store/queries/leads.sql": [
         ("scheduled_at, due_at, closes_at, expires_at", ", reference"),
@@ -48,7 +47,6 @@ REFERENCE_OF_A_LEAD = {
         ("    expires_at             timestamptz", ", reference text"),
     ],
     "store/lead_uploads.py": [("    expires_at: datetime | None\n", "    reference: str | None\n")],
-    "leads/bulk.py": [("        new.expires_at,\n", "        new.reference,\n")],
     "client/leads.py": [
         ("    timezone: str | None = None,\n", "    reference: str | None = None,\n"),
         ("        timezone=timezone,\n", "        reference=reference,\n"),

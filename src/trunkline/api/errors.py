@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.errors import StoreUnavailable
-from trunkline.leads.ingest import OBJECT_ID, FieldProblem
+from trunkline.leads.ingest import FieldProblem
+from trunkline.schema.fields import OBJECT_ID
 
 STORE_RETRY_AFTER_S = 2
 FIELD_NAME_MAX = 100

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from trunkline.api.errors import ApiError
 from trunkline.api.principal import Principal
 from trunkline.schema.fields import about
-from trunkline.store.tables import FIRST_ID as FIRST_ID
 from trunkline.store.tables import LAST_ID as LAST_ID
 from trunkline.store.tables import Key
 

@@ -11,12 +11,13 @@ from pydantic.config import JsonDict
 
 from trunkline.leads import ingest, payloads, phones
 from trunkline.leads.immutable import ZoneName
-from trunkline.leads.ingest import FieldProblem, LeadRefused, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused
 from trunkline.leads.windows import Window
 from trunkline.model import new_id
 from trunkline.reminders import recurrence
 from trunkline.reminders.recurrence import BadRule
 from trunkline.reminders.series import Series
+from trunkline.schema.fields import ObjectId, Text
 from trunkline.schema.reminders import WALL
 from trunkline.store.leads import Admission
 from trunkline.store.reminders import NewReminder, StoredReminder

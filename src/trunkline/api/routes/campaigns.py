@@ -27,8 +27,9 @@ from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.jobs.platform.exports import COLUMNS, as_csv
 from trunkline.leads import ingest
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.ingest import FieldProblem, LeadRefused, Moment, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused
 from trunkline.schema.campaigns import Campaign, CampaignWithPolicy, ListedCampaign
+from trunkline.schema.fields import Moment, ObjectId, Text
 from trunkline.store import campaigns, leads, policy
 from trunkline.store.campaigns import NewCampaign, StoredCampaign
 from trunkline.store.database import Connection

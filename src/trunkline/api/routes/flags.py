@@ -18,7 +18,8 @@ from trunkline.control.flags import DEFINITIONS, EVENT_DISPATCH, translate
 from trunkline.control.flags import decide as decide_flag
 from trunkline.dispatch import cutover
 from trunkline.dispatch.cutover import Cutover
-from trunkline.leads.ingest import FieldProblem, ObjectId
+from trunkline.leads.ingest import FieldProblem
+from trunkline.schema.fields import ObjectId
 from trunkline.store import audit, flags
 from trunkline.store.database import Connection
 from trunkline.store.flags import Flag

@@ -18,8 +18,9 @@ from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import schedule_best_effort
 from trunkline.leads import ingest
-from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem
 from trunkline.model import Outcome
+from trunkline.schema.fields import Moment, ObjectId, Text
 from trunkline.schema.leads import Lead
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads

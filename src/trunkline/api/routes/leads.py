@@ -19,8 +19,8 @@ from trunkline.api.resources import extended
 from trunkline.api.routes.enrichments import EnrichmentOut, shown
 from trunkline.errors import StoreUnavailable
 from trunkline.leads import ingest, phones, timeline
-from trunkline.leads.ingest import FieldProblem, LeadRefused, LeadRequest, ObjectId, Text
-from trunkline.schema.fields import about
+from trunkline.leads.ingest import FieldProblem, LeadRefused, LeadRequest
+from trunkline.schema.fields import ObjectId, Text, about
 from trunkline.schema.leads import Lead, LeadWithAttempts
 from trunkline.states import LeadStatus
 from trunkline.store import decisions, enrichments, lead_timeline, leads

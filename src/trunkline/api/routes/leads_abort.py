@@ -20,8 +20,9 @@ from trunkline.api.principal import Principal
 from trunkline.api.routes.lead_edits import HANG_UP, Reason
 from trunkline.api.routes.leads import e164
 from trunkline.leads import phones
-from trunkline.leads.ingest import FieldProblem, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem
 from trunkline.model import Outcome
+from trunkline.schema.fields import ObjectId, Text
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads
 from trunkline.store.database import Connection

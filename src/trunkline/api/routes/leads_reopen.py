@@ -19,8 +19,9 @@ from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import e164, schedule_best_effort
 from trunkline.leads import ingest, phones
-from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.reopening import ATTEMPTS_MAX, SENTENCES, ReopenRefusal, attempts_max, refusal
+from trunkline.schema.fields import Moment, ObjectId, Text
 from trunkline.schema.leads import Lead
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, lead_reopenings, leads, schedule

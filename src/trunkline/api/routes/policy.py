@@ -19,11 +19,12 @@ from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.errors import StoreUnavailable
 from trunkline.http.addresses import check_url
 from trunkline.leads.calling_policy import CallingPolicy, Scope, problems
-from trunkline.leads.ingest import FieldProblem, ObjectId
+from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.limits import PersonLimit
 from trunkline.leads.rule_packs import AbandonedCalls, AreaPrefix, Pack, known_packs, named
 from trunkline.leads.rule_packs import warnings as pack_warnings
 from trunkline.leads.windows import Window
+from trunkline.schema.fields import ObjectId
 from trunkline.store import policy as store
 from trunkline.store.database import Connection
 from trunkline.store.policy import PolicyKey, PolicyRow

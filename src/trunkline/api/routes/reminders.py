@@ -21,7 +21,7 @@ from trunkline.api.routes.policy import above_merchant, put_layer
 from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.leads import ingest, phones
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.ingest import FieldProblem, LeadRefused, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused
 from trunkline.reminders import changes, making
 from trunkline.reminders.request import (
     CARRIER,
@@ -31,6 +31,7 @@ from trunkline.reminders.request import (
     prepare,
     stored_series,
 )
+from trunkline.schema.fields import ObjectId, Text
 from trunkline.schema.reminders import Occurrence, Reminder, ReminderStatus, WallTime
 from trunkline.store import leads, reminders
 from trunkline.store.database import Connection
