@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, CARRIER, TIME_SCALE, World
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.bus import router as bus_router
-from trunkline.client.models import Attempt
+from trunkline.client import Attempt
 
 WITH_PODS = ["exotel", "plivo", "twilio"]
 FREE, BUSY = 1, 0

@@ -18,8 +18,8 @@ from trunkline.dispatch import late_facts
 from trunkline.errors import StoreUnavailable
 from trunkline.http.carrier_session import basic
 from trunkline.routing import Unallocated, WhyUnallocated
+from trunkline.schema.accounts import NewAccount
 from trunkline.store import accounts as store_accounts
-from trunkline.store.accounts import NewAccount
 from trunkline.telemetry import metrics
 from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.accounts import AccountService
@@ -294,9 +294,9 @@ async def test_the_fallback_url_at_another_base_is_verified_and_counted(
 
 async def store(door: Door, vault: Vault, name: str, credentials: dict[str, str]) -> None:
     sealed = vault.seal("twilio", name, credentials)
-    new = NewAccount(uuid4(), "twilio", name, sealed, None, None, "active")
+    new = NewAccount(carrier="twilio", name=name, credentials={})
     async with door.database.transaction() as tx:
-        assert await store_accounts.insert(tx, new)
+        assert await store_accounts.ACCOUNTS.insert(tx, new, id=uuid4(), credentials=sealed)
 
 
 # --- waiting for an agent

@@ -21,7 +21,7 @@ from trunkline.client.router_settings import RouterSettings
 from trunkline.model import new_id
 from trunkline.router import allocator
 from trunkline.router.allocator import Allocator
-from trunkline.store.keys import ApiKey
+from trunkline.schema.keys import ApiKey
 from trunkline.telephony import account_refresher
 from trunkline.telephony.xml_documents import ASK_AGAIN
 from trunkline.testing.clock import ManualClock

@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from trunkline.leads.ingest import Moment
 from trunkline.moments import read_moment
+from trunkline.schema.fields import Moment
 from trunkline.telephony.exotel_webhooks import Locale
 from trunkline.telephony.vapi_webhooks import moment as vapi_moment
 from trunkline.telephony.vapi_webhooks import read_report

@@ -24,8 +24,9 @@ from trunkline.dispatch import agent_reports
 from trunkline.http.body import bounded_body
 from trunkline.jobs.platform.enrichment import CallSource, EnrichmentService, Wanted
 from trunkline.leads import payloads
-from trunkline.leads.ingest import FieldProblem, Moment
+from trunkline.leads.ingest import FieldProblem
 from trunkline.router.tokens import CallKeys, CallProof
+from trunkline.schema.fields import Moment
 from trunkline.store import call_reports
 from trunkline.store.call_reports import CallContext, CallReport
 from trunkline.store.database import Connection

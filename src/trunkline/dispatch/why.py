@@ -31,12 +31,13 @@ from trunkline.dispatch.why_words import (
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.zones import region_of
 from trunkline.model import Grant, Refusal, RefusalReason
+from trunkline.schema.leads import Decision
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, allocations, cooldowns, decisions, flags, limits, policy, presence
 from trunkline.store.agents import AgentCapacity, SlotRule
 from trunkline.store.cooldowns import ActiveCooldown
 from trunkline.store.database import Connection
-from trunkline.store.decisions import RecordedDecision, Standing, StopOfLead
+from trunkline.store.decisions import Standing, StopOfLead
 from trunkline.store.flags import Flag
 from trunkline.store.policy import PolicyRow
 from trunkline.store.tenants import Tenant
@@ -83,7 +84,7 @@ class Why:
     refused_by: str | None
     next_at: datetime | None
     checks: tuple[GateCheck, ...]
-    history: tuple[RecordedDecision, ...]
+    history: tuple[Decision, ...]
 
 
 async def _assume_whole(
@@ -139,7 +140,7 @@ class _Explainer:
         policies: Policies,
         tenant: Tenant,
         standing: Standing,
-        history: Sequence[RecordedDecision],
+        history: Sequence[Decision],
         view: DispatchView,
     ):
         self._conn = conn

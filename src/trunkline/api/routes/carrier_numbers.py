@@ -7,7 +7,7 @@ from trunkline.api.auth import API_ROOT, AdminKey, require_platform
 from trunkline.api.deps import Deps
 from trunkline.api.errors import ApiError, conflict
 from trunkline.api.models import WRITE_ERRORS, Body, ErrorOut, Responses
-from trunkline.api.routes.accounts import AccountName, CarrierName
+from trunkline.schema.accounts import AccountName, CarrierName
 from trunkline.telephony.carrier import Unavailable
 from trunkline.telephony.carrier_registry import CarrierConfigError
 

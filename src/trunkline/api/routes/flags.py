@@ -17,7 +17,8 @@ from trunkline.api.routes.controls import LiftReason, Reason
 from trunkline.control.flags import DEFINITIONS, EVENT_DISPATCH, translate
 from trunkline.control.flags import decide as decide_flag
 from trunkline.dispatch.rollout import NOTHING, Cutover, carry_out, foresee
-from trunkline.leads.ingest import FieldProblem, ObjectId
+from trunkline.leads.ingest import FieldProblem
+from trunkline.schema.fields import ObjectId
 from trunkline.store import audit, flags
 from trunkline.store.database import Connection
 from trunkline.store.flags import Flag
