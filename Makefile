@@ -72,7 +72,8 @@ SEAMS := tests/unit/carrier_http tests/unit/test_windows.py tests/unit/test_wind
   tests/unit/test_telemetry_logs.py tests/unit/test_telemetry_metrics.py tests/conformance/test_carrier_conformance.py \
   tests/integration/test_bus_server.py tests/integration/test_warm_pool.py tests/integration/test_reading.py \
   tests/integration/test_router_fast_path.py tests/integration/test_flags_provider.py tests/integration/test_console.py \
-  tests/integration/test_leads_cli.py tests/integration/test_embedded_engines.py
+  tests/integration/test_leads_cli.py tests/integration/test_embedded_engines.py tests/unit/test_client_operations.py \
+  tests/integration/test_api_resources.py
 LOWEST := .lowest-venv
 
 $(LOWEST)/.done: $(BIN)/uv requirements/lowest.txt pyproject.toml

@@ -32,7 +32,7 @@ from bench.platform import Connection, scaled
 from bench.report import Report, finish
 from tests.support.dispatch.stage import open_stage
 from trunkline.bus.connection import connect as connect_bus
-from trunkline.dispatch.fallback_walk import EACH_MIN, POOLS_MAX, PoolWalk, Skips
+from trunkline.dispatch.fallback import EACH_MIN, POOLS_MAX, PoolWalk, Skips
 from trunkline.embedded import Engines
 from trunkline.embedded.ports import free_port
 from trunkline.store.database import Database

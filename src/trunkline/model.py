@@ -1,6 +1,5 @@
 """The values that components exchange. No behaviour beyond reading them, no I/O."""
 
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -151,17 +150,6 @@ class Intent(Value, frozen=True):
     number_id: UUID | None = None
     is_probe: bool = False
 
-    @property
-    def late_from(self) -> datetime:
-        return self.ready_at or self.due_at
-
-    @property
-    def closes_in_s(self) -> float:
-        """Until the end of its window, counted from its intent: both are times of Postgres' clock."""
-        if self.closes_at is None:
-            return math.inf
-        return self.send_in_s + (self.closes_at - self.send_at).total_seconds()
-
 
 def idempotency_key(occurrence_id: str, attempt_no: int, attempt_id: UUID) -> str:
     """The key of one attempt of an occurrence of a reminder: `{id}-{attempt}-{8 hex}`. The eight digits are of the
@@ -300,3 +288,84 @@ class Retry(Value, frozen=True):
 
 
 LeadDecision = Finish | Retry
+
+
+class RefusalReason(StrEnum):
+    # The grant and Postgres disagree.
+    LEAD = "lead"
+    NOT_DUE = "not_due"
+    STALE_GRANT = "stale_grant"
+    CHANNEL = "channel"
+    PERSON = "person"
+    # The gates.
+    PAUSED = "paused"
+    ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+    EXPIRED = "expired"
+    BLACKLISTED = "blacklisted"
+    DESTINATION = "destination"
+    WINDOW = "window"
+    PRECHECK = "precheck"
+    LIMIT = "limit"
+    SPEND = "spend"
+    AGENTS = "agents"
+    PACE = "pace"
+    # The account or number that the call would use is in a cooldown.
+    COOLDOWN = "cooldown"
+    # Postgres was busy, or our code has a bug.
+    CONTENDED = "contended"
+    ERROR = "error"
+
+
+# The grant was out of date, Postgres was busy, or our code has a bug: nothing that a lead has to wait for.
+_OUR_FAILING = frozenset(
+    {
+        RefusalReason.LEAD,
+        RefusalReason.NOT_DUE,
+        RefusalReason.STALE_GRANT,
+        RefusalReason.CONTENDED,
+        RefusalReason.ERROR,
+    }
+)
+# The subject of a refusal because another call took the proposed agent.
+SLOT_TAKEN = "slot_taken"
+
+
+class Blocks(StrEnum):
+    """What cannot be granted before `until`."""
+
+    LEAD = "lead"
+    PERSON = "person"
+    FLOW = "flow"
+    CHANNEL = "channel"
+    NUMBER = "number"
+    ACCOUNT = "account"
+
+
+class Refusal(Value, frozen=True):
+    """Why a lead is not called now. The gates make it, the store writes it with its lead, and Valkey blocks its cause,
+    so that the match does not grant it again at once. Without `until`: until another event. `finish` ends the lead,
+    `due_at` moves it; with neither, the lead does not change."""
+
+    reason: RefusalReason
+    blocks: Blocks = Blocks.LEAD
+    until: datetime | None = None
+    subject: str | None = None
+    # The attempt that blocks this one.
+    owner: UUID | None = None
+    finish: Finish | None = None
+    due_at: datetime | None = None
+    # The end of the calling window that begins at `due_at`.
+    closes_at: datetime | None = None
+    # The lead's new entry, with its new version, once Postgres has moved it.
+    moved: Entry | None = None
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether the lead has to wait for something. If not, the platform failed, and the lateness keeps counting."""
+        return self.reason not in _OUR_FAILING and self.subject != SLOT_TAKEN
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no dialer may call this version of the lead any more."""
+        is_other = self.reason is RefusalReason.LEAD and self.until is None
+        return is_other or self.moved is not None or self.finish is not None

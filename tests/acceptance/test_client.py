@@ -1,5 +1,6 @@
 """The client against the real API, over HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from tests.support.api.world import ADMIN_KEY, open_api
 from trunkline import __version__
 from trunkline.api.server import HttpServer, bind
-from trunkline.client import ApiError, Health, TrunklineClient
+from trunkline.client import ApiError, Health, Pool, SyncTrunklineClient, TrunklineClient
 
 PHONE = "+14155550123"
 
@@ -40,6 +41,39 @@ async def shop(client: TrunklineClient) -> TrunklineClient:
     )
     await client.create_number("+14155550100", pool="main", carrier="twilio", max_channels=2)
     return client
+
+
+def use_without_await(url: str) -> list[Pool]:
+    with SyncTrunklineClient(url, ADMIN_KEY) as client:
+        client.create_reseller("acme", "Acme Inc.")
+        for name in ("one", "two", "three"):
+            client.create_pool(name, name, reseller_id="acme")
+        client.update_pool("one", overflow_pool="two", overflow_after_s=2)
+        client.delete_pool("three")
+        with pytest.raises(ApiError, match="no such pool"):
+            client.get_pool("three")
+        client.set_control("reseller", "acme", reason="a test")
+        assert client.get_control("reseller", "acme")["state"] == "stopped"
+        assert [each["subject"] for each in client.list_controls()] == ["acme"]
+        assert client.me().scopes == ["admin"]
+        return list(client.list_pools())
+
+
+async def test_the_synchronous_client_does_the_same_without_await(api_url: str) -> None:
+    one, two = await asyncio.to_thread(use_without_await, api_url)
+    assert (one.id, one.overflow_pool, two.id) == ("one", "two", "two")
+
+
+async def test_an_id_may_be_named_as_in_earlier_versions(client: TrunklineClient) -> None:
+    # These names were parameters before the shapes had `id`: a type checker does not know them any more.
+    untyped: Any = client
+    await untyped.create_reseller(reseller_id="acme", name="Acme Inc.")
+    await untyped.create_pool(pool_id="main", name="Main", reseller_id="acme")
+    assert (await untyped.get_pool(pool_id="main")).name == "Main"
+    assert (await untyped.update_pool(pool_id="main", name="Other")).name == "Other"
+    await untyped.delete_pool(pool_id="main")
+    with pytest.raises(TypeError, match="pool_id"):
+        await untyped.get_pool()
 
 
 async def test_the_client_creates_reseller_pool_merchant_and_number(client: TrunklineClient) -> None:

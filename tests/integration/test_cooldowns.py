@@ -12,8 +12,7 @@ from tests.support.dispatch.stage import Stage, open_stage
 from tests.support.waiting import eventually
 from trunkline.bus import schedule
 from trunkline.dispatch.dialer import Dialer
-from trunkline.dispatch.refusals import RefusalReason
-from trunkline.model import new_id
+from trunkline.model import RefusalReason, new_id
 from trunkline.store import cooldowns
 from trunkline.store.cooldowns import Subject
 from trunkline.telephony.carrier import Accepted, CallOrder, CallView, InDoubt, PlaceResult, Rejected
@@ -133,7 +132,7 @@ async def test_concurrent_intents_under_a_cooldown_commit_one_probe(stage: Stage
     intents = [stage.dialing.intend(stage.dialing.grant(lead, version=versions[lead])) for lead in leads]
     told = await asyncio.gather(*intents) if at_once else [await each for each in intents]
     assert sum(len(each.committed) for each in told) == 1
-    assert {(each.reason, each.subject) for said in told for each in said.refused} == {
+    assert {(each.reason, each.subject) for said in told for each in said.refused.values()} == {
         (RefusalReason.COOLDOWN, "account")
     }
 

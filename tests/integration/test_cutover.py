@@ -15,12 +15,10 @@ from tests.support.api.world import ADMIN_KEY, ApiWorld, expect, open_api
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.cli.control import app
 from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, Flags
-from trunkline.dispatch import cutover
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
-from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.lapsed_leads import LapsedLeads
-from trunkline.dispatch.refusals import RefusalReason
-from trunkline.dispatch.rollout import Rollout
+from trunkline.dispatch.rollout import DialStops, Rollout, carry_out, foresee
+from trunkline.model import RefusalReason
 from trunkline.store import flags
 
 FLAG = "/api/v1/flags/event_dispatch"
@@ -155,7 +153,7 @@ async def turn(stage: Stage, *, on: bool) -> None:
             tx, EVENT_DISPATCH.name, enabled=True, percentage=100, resellers={}, merchants={"m": on},
             reason="r", by="t",
         )  # fmt: skip
-        await cutover.carry_out(tx, await cutover.foresee(tx, before, stored), take_overdue=False)
+        await carry_out(tx, await foresee(tx, before, stored), take_overdue=False)
 
 
 async def test_an_intent_refuses_a_lead_due_before_the_cutover(stage: Stage) -> None:
@@ -165,7 +163,7 @@ async def test_an_intent_refuses_a_lead_due_before_the_cutover(stage: Stage) -> 
     await turn(stage, on=True)
     after = await stage.dialing.lead(due_in_s=0.5)
     intents = await stage.dialing.intend(stage.dialing.grant(before), stage.dialing.grant(after))
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.subject) == (RefusalReason.PAUSED, EVENT_DISPATCH.name)
     assert [intent.lead_id for intent in intents.committed] == [after]
 
@@ -220,7 +218,9 @@ async def test_a_flag_service_that_turns_dispatch_on_dials_no_lead_due_before(
         await reconciler.run_once()
         HOSTED.turn(on=True)
         stopped = DialStops(stage.controls, rollout)
-        (refusal,) = (await stage.dialing.intend(stage.dialing.grant(before), stopped=stopped)).refused
+        (refusal,) = (
+            await stage.dialing.intend(stage.dialing.grant(before), stopped=stopped)
+        ).refused.values()
         assert refusal.subject == EVENT_DISPATCH.name, "before anybody has noticed"
         await reconciler.run_once()
         assert await LapsedLeads(stage.database).run_once() == 1

@@ -11,13 +11,13 @@ import pytest
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.clock import SystemClock
-from trunkline.dispatch.gates import Case, judge, never_stopped
+from trunkline.dispatch.cases import Case, case_of
+from trunkline.dispatch.gates import judge
 from trunkline.dispatch.offset import ClockOffset
-from trunkline.dispatch.refusals import RefusalReason
 from trunkline.leads.calling_policy import CallingPolicy, resolve
 from trunkline.leads.limits import CallsPerPerson
 from trunkline.leads.windows import TimeSpan, Window
-from trunkline.model import Grant, Intent, new_id
+from trunkline.model import Grant, Intent, RefusalReason, new_id
 from trunkline.store import attempts
 from trunkline.store.dispatch import LockedLead, LockedNumber
 from trunkline.telephony.carrier import CallOrder, PlaceResult
@@ -73,7 +73,7 @@ async def test_a_pace_counts_from_the_moment_the_call_is_sent(dialing: Dialing) 
 
     first = await made_early(dialing, account_pace=pace)
     found = await dialing.intend(dialing.grant(await dialing.lead()), account_pace=pace)
-    (refusal,) = found.refused
+    (refusal,) = found.refused.values()
     assert refusal.until == first.due_at + timedelta(seconds=100), "when it may ask for its turn"
 
 
@@ -106,7 +106,7 @@ async def test_of_two_leads_due_when_a_persons_limit_expires_one_is_dialled(dial
     grants = [dialing.grant(lead, number=number) for lead, number in zip(leads, numbers, strict=True)]
     found = await dialing.intend(*grants)
     assert len(found.committed) == 1
-    (refusal,) = found.refused
+    (refusal,) = found.refused.values()
     assert refusal.reason is RefusalReason.LIMIT
     assert refusal.until is not None
     assert refusal.until >= found.committed[0].due_at, "and it is not put off to before its time"
@@ -123,8 +123,8 @@ async def test_a_call_is_counted_under_the_day_on_which_it_is_due(dialing: Diali
 def test_an_intent_made_early_passes_a_window_that_opens_at_the_due_time() -> None:
     nine = datetime(2026, 3, 2, 9, tzinfo=UTC)
     lead = _lead(now=nine - timedelta(milliseconds=50), due_at=nine)
-    assert judge(_case(lead), never_stopped) is None
-    refused = judge(_case(replace(lead, due_at=lead.now)), never_stopped)
+    assert next(judge(_case(lead), _never_stopped), None) is None
+    refused = next(judge(_case(replace(lead, due_at=lead.now)), _never_stopped), None)
     assert refused is not None
     assert (refused.reason, refused.until) == (RefusalReason.WINDOW, nine)
 
@@ -190,6 +190,10 @@ async def test_the_measured_clock_is_never_ahead_of_postgres(stage: Stage) -> No
         assert (await stage.dialing.now()).timestamp() >= before_s + offset._ahead_of_us_s
 
 
+def _never_stopped(*target: object) -> str | None:
+    return None
+
+
 def _lead(*, now: datetime, due_at: datetime) -> LockedLead:
     return LockedLead(
         id=uuid4(), phone=ADA, timezone="UTC", merchant_id="m", reseller_id="r", campaign_id=None, attempt_count=0,
@@ -204,4 +208,4 @@ def _case(lead: LockedLead) -> Case:
         uuid4(), "+14155550100", "twilio", "default", 10, None, "active", "p", may_count=True
     )
     policy = resolve(CallingPolicy(windows=(Window(spans=(TimeSpan(start="09:00", end="18:00"),)),)))
-    return Case(Grant(new_id(), lead.id, 1, number.id, 1, 0), lead, number, policy)
+    return replace(case_of(Grant(new_id(), lead.id, 1, number.id, 1, 0), lead, policy), number=number)

@@ -8,7 +8,7 @@ import pytest
 from tests.support.dispatch.stage import Stage, open_stage
 from tests.support.faults.proxy import TcpProxy
 from trunkline.bus.connection import connect as connect_bus
-from trunkline.dispatch import batches as batches_module
+from trunkline.dispatch import grants as grants_module
 from trunkline.model import Entry
 from trunkline.store.database import Database, connect
 
@@ -61,19 +61,19 @@ async def test_a_match_that_fails_keeps_no_connection_from_the_slower_way(
 
 
 async def test_a_lead_whose_window_closed_gets_its_new_time_through_the_only_connection(
-    stage: Stage, single: Database
+    stage: Stage, single: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed, _ = await stage.dialing.leads(2)
     await stage.dialing.run("UPDATE leads SET closes_at = due_at WHERE id = $1", closed)
     reopened: list[UUID] = []
 
-    async def reopen(found: Sequence[tuple[UUID, int]]) -> Sequence[Entry]:
-        await names(single)
+    async def reopen(database: Database, _: object, found: Sequence[tuple[UUID, int]]) -> Sequence[Entry]:
+        await names(database)
         reopened.extend(lead for lead, _ in found)
         return []
 
     dialer = stage.another_dialer(database=single)
-    dialer._next_opening = reopen
+    monkeypatch.setattr(grants_module, "reopen", reopen)
     assert await stage.dial(dialer) == 1
     assert reopened == [closed]
 
@@ -84,7 +84,7 @@ async def test_an_intent_that_fails_keeps_no_connection(
     async def no_intent(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(batches_module, "intend", no_intent)
+    monkeypatch.setattr(grants_module, "intend", no_intent)
     await stage.dialing.lead()
     with pytest.raises(RuntimeError):
         await stage.dial(stage.another_dialer(database=single))

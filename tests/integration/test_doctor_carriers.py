@@ -9,8 +9,9 @@ import pytest
 from tests.support.api.webhooks import SECRET, open_door, reverse_proxy
 from trunkline.cli.doctor import Finding, examine_carriers
 from trunkline.model import new_id
+from trunkline.schema.accounts import NewAccount
 from trunkline.settings import Settings, load_settings
-from trunkline.store.accounts import NewAccount, insert
+from trunkline.store.accounts import ACCOUNTS
 from trunkline.store.database import connect
 from trunkline.telephony.credentials import Vault
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
@@ -69,7 +70,8 @@ async def test_doctor_checks_stored_accounts(carrier: Simulator, tmp_path: Path,
     for name, secret in (("good", SECRET), ("sealed", "a key that is gone and was another one")):
         sealed = Vault.from_secrets([secret]).seal("plivo", name, credentials)
         async with database.transaction() as tx:
-            await insert(tx, NewAccount(new_id(), "plivo", name, sealed, carrier.base_url, None, "active"))
+            new = NewAccount(carrier="plivo", name=name, credentials={}, base_url=carrier.base_url)
+            await ACCOUNTS.insert(tx, new, id=new_id(), credentials=sealed)
     await database.close()
     assert (await found(settings(carrier, tmp_path), "plivo good", database_url)).state == "ok"
     sealed_one = await found(settings(carrier, tmp_path), "plivo sealed", database_url)

@@ -1,7 +1,7 @@
 """Without Valkey: stopped or refused leads are not picked again and again, and those behind them have a turn."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -12,9 +12,8 @@ from tests.support.dispatch.stage import Stage, open_stage
 from tests.support.faults.proxy import TcpProxy
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.dispatch.fallback import PostgresFallback
-from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.model import Grant, new_id
+from trunkline.model import Blocks, Grant, Refusal, RefusalReason, new_id
 
 
 @pytest.fixture
@@ -45,8 +44,10 @@ async def stop(dialing: Dialing, scope: str, subject: str, ends_in_s: float | No
     )
 
 
-def refusal(grant: Grant, blocks: Blocks, reason: RefusalReason = RefusalReason.LIMIT) -> Refusal:
-    return Refusal(grant, reason, blocks, None, None, None)
+def refused(
+    grants: Sequence[Grant], blocks: Blocks, reason: RefusalReason = RefusalReason.LIMIT
+) -> dict[Grant, Refusal]:
+    return dict.fromkeys(grants, Refusal(reason, blocks))
 
 
 @pytest.mark.parametrize(
@@ -121,14 +122,14 @@ async def test_the_fallback_backs_a_refused_lead_or_flow_off_up_to_a_minute(
     fallback, waits = PostgresFallback(), []
     for _ in range(8):
         grants = await picked(dialing, fallback, most=1)
-        fallback.defer([refusal(grant, blocks) for grant in grants])
+        fallback.defer(refused(grants, blocks))
         began_s = now_s
         while not await picked(dialing, fallback, most=1):
             now_s += 0.5
         waits.append(now_s - began_s)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     now_s += 120
-    fallback.defer([refusal(grant, blocks) for grant in await picked(dialing, fallback, most=1)])
+    fallback.defer(refused(await picked(dialing, fallback, most=1), blocks))
     now_s += 1
     assert await picked(dialing, fallback, most=1), "long ago counts for nothing"
 
@@ -140,7 +141,7 @@ async def test_leads_refused_together_back_their_flow_off_once(
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     await dialing.leads(5)
     fallback = PostgresFallback()
-    fallback.defer([refusal(grant, Blocks.FLOW) for grant in await picked(dialing, fallback)])
+    fallback.defer(refused(await picked(dialing, fallback), Blocks.FLOW))
     now_s += 1
     assert len(await picked(dialing, fallback)) == 5
 
@@ -158,7 +159,7 @@ async def test_refusals_for_pace_or_agents_do_not_increase_the_backoff(
     await dialing.leads(2)
     fallback = PostgresFallback()
     for _ in range(5):
-        fallback.defer([refusal(grant, blocks, reason) for grant in await picked(dialing, fallback)])
+        fallback.defer(refused(await picked(dialing, fallback), blocks, reason))
         now_s += 0.9 * wait_s
         assert await picked(dialing, fallback) == []
         now_s += 0.2 * wait_s
@@ -179,7 +180,7 @@ async def test_the_fallback_picks_no_number_or_account_that_was_set_aside(
     }
     lead = await dialing.lead()
     fallback = PostgresFallback()
-    fallback.defer([refusal(Grant(new_id(), lead, 1, dialing.number, 1, 0), blocks)])
+    fallback.defer(refused([Grant(new_id(), lead, 1, dialing.number, 1, 0)], blocks))
     await dialing.leads(3)
     assert {numbers[grant.number_id] for grant in await picked(dialing, fallback)} == left
 
@@ -194,7 +195,7 @@ async def test_a_refusals_until_is_counted_by_postgres_clock(
     (grant,) = await picked(dialing, fallback)
     assert grant.granted_ms is not None
     until = await dialing.now() + timedelta(seconds=20)
-    fallback.defer([Refusal(grant, RefusalReason.LIMIT, Blocks.FLOW, until, None, None)])
+    fallback.defer({grant: Refusal(RefusalReason.LIMIT, Blocks.FLOW, until)})
     now_s += 15
     assert await picked(dialing, fallback) == []
     now_s += 10

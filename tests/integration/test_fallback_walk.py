@@ -9,12 +9,10 @@ from tests.support.dispatch.dialing import Dialing, open_dialing
 from tests.support.dispatch.stage import Stage, open_stage
 from tests.support.store.reading import rows_read
 from trunkline.bus import schedule as bus_schedule
-from trunkline.dispatch import dialer, fallback, fallback_walk
-from trunkline.dispatch.fallback import PostgresFallback
-from trunkline.dispatch.fallback_walk import PoolWalk, Skips
-from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
+from trunkline.dispatch import dialer, fallback
+from trunkline.dispatch.fallback import PoolWalk, PostgresFallback, Skips
 from trunkline.errors import BusUnavailable
-from trunkline.model import Flow, Grant, new_id
+from trunkline.model import Blocks, Flow, Grant, Refusal, RefusalReason, new_id
 from trunkline.store.database import Connection
 
 EVERYBODY = Skips()
@@ -67,11 +65,11 @@ async def add_flows(
 
 
 def look_at_few(monkeypatch: pytest.MonkeyPatch, *, each: int = 2, looked: int = 4) -> None:
-    monkeypatch.setattr(fallback_walk, "POOLS_FIRST", 2)
-    monkeypatch.setattr(fallback_walk, "POOLS_MAX", 2)
-    monkeypatch.setattr(fallback_walk, "EACH_MIN", each)
-    monkeypatch.setattr(fallback_walk, "EACH_MAX", each)
-    monkeypatch.setattr(fallback_walk, "ROWS_READ_MAX", looked)
+    monkeypatch.setattr(fallback, "POOLS_FIRST", 2)
+    monkeypatch.setattr(fallback, "POOLS_MAX", 2)
+    monkeypatch.setattr(fallback, "EACH_MIN", each)
+    monkeypatch.setattr(fallback, "EACH_MAX", each)
+    monkeypatch.setattr(fallback, "ROWS_READ_MAX", looked)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 12])
@@ -201,7 +199,7 @@ async def test_a_lead_behind_a_refused_one_of_its_flow_is_picked(
         for grant in grants:
             picked.append(grant.lead_id)
             if grant.lead_id == refused:
-                asking.defer([Refusal(grant, RefusalReason.PERSON, Blocks.PERSON, None, None, None)])
+                asking.defer({grant: Refusal(RefusalReason.PERSON, Blocks.PERSON)})
         if behind in picked:
             return
     pytest.fail("it never had one")
@@ -262,7 +260,7 @@ async def test_a_walk_that_finds_nothing_reads_a_bounded_number_of_rows(
             before = [await rows_read(connection, table) for table in ("leads", "numbers", "attempts")]
             assert await PoolWalk().grants(connection, 5, EVERYBODY) == []
             after = [await rows_read(connection, table) for table in ("leads", "numbers", "attempts")]
-    assert sum(after) - sum(before) < 10 * fallback_walk.ROWS_READ_MAX < 5 * MANY
+    assert sum(after) - sum(before) < 10 * fallback.ROWS_READ_MAX < 5 * MANY
 
 
 async def fill(connection: Connection, numbers: int = 100) -> None:

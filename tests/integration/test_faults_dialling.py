@@ -19,11 +19,10 @@ from tests.support.waiting import eventually
 from trunkline.bus import channels, schedule
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.clock import SystemClock
-from trunkline.dispatch import batches as batches_module
-from trunkline.dispatch import intent as intent_module
+from trunkline.dispatch import grants as grants_module
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.dialer import Dialer
-from trunkline.dispatch.intent import Intents, intend
+from trunkline.dispatch.intent import IntentBatch, Intents, intend
 from trunkline.errors import BusUnavailable
 from trunkline.model import Entry, Grant
 from trunkline.states import AttemptState
@@ -65,7 +64,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def arrange(*, before: Meanwhile | None = None, after: Meanwhile | None = None, age_ms: int = 0) -> None:
         async def with_interruption(database: Any, grants: Sequence[Grant], *more: Any) -> Intents:
-            monkeypatch.setattr(batches_module, "intend", intend)
+            monkeypatch.setattr(grants_module, "intend", intend)
             if before:
                 await before()
             if age_ms:
@@ -75,7 +74,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 await after()
             return intents
 
-        monkeypatch.setattr(batches_module, "intend", with_interruption)
+        monkeypatch.setattr(grants_module, "intend", with_interruption)
 
     return arrange
 
@@ -253,34 +252,34 @@ async def test_a_batch_that_fails_half_way_sends_committed_attempts_and_returns_
 ) -> None:
     """A lock broke the batch; then Postgres went away between the second lead and the third."""
     await stage.dialing.leads(3)
-    truly_intend, alone = intent_module._intend, 0
+    truly_commit, alone = IntentBatch.commit, 0
 
-    async def with_trouble(database: Any, grants: Sequence[Grant], *more: Any) -> Intents:
+    async def with_trouble(batch: IntentBatch, *more: Any) -> Intents:
         nonlocal alone
-        if len(grants) > 1:
+        if len(batch._grants) > 1:
             raise LockNotAvailableError("somebody has the lock")
         alone += 1
         if alone == 3:
             raise ConnectionResetError
-        return await truly_intend(database, grants, *more)
+        return await truly_commit(batch, *more)
 
-    monkeypatch.setattr(intent_module, "_intend", with_trouble)
+    monkeypatch.setattr(IntentBatch, "commit", with_trouble)
     assert await stage.dial() == 2
     assert len(stage.carrier.orders) == 2
     assert await stage.held() == await stage.truly_held()
 
 
 async def test_a_failed_write_of_a_next_opening_does_not_keep_other_grants_from_dialling(
-    stage: Stage,
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed, _ = await stage.dialing.leads(2)
     await stage.dialing.run("UPDATE leads SET closes_at = due_at WHERE id = $1", closed)
 
-    async def no_postgres(_: object) -> Sequence[Entry]:
+    async def no_postgres(*_: object) -> Sequence[Entry]:
         raise ConnectionResetError
 
     dialer = stage.another_dialer()
-    dialer._next_opening = no_postgres
+    monkeypatch.setattr(grants_module, "reopen", no_postgres)
     assert await stage.dial(dialer) == 1
     assert await stage.held() == await stage.truly_held()
 

@@ -18,7 +18,7 @@ from trunkline.bus import connection as bus_connection
 from trunkline.bus import schedule
 from trunkline.client import TrunklineClient
 from trunkline.dispatch import sender
-from trunkline.dispatch.intent import is_cancelled
+from trunkline.dispatch.sender import is_cancelled
 from trunkline.store import attempts as store_attempts
 from trunkline.store import lead_edits
 from trunkline.store.tenants import PLATFORM
@@ -27,9 +27,9 @@ from trunkline.telephony.carrier import (
     CallOrder,
     CallView,
     InDoubt,
-    LookUpUnavailable,
     PlaceResult,
     Rejected,
+    Unavailable,
 )
 
 
@@ -204,7 +204,7 @@ async def test_fault_21_no_call_is_closed_by_time_alone(stage: Stage) -> None:
     (order,) = stage.carrier.orders
     await stage.told(order.attempt_id, "answered")
     call_id = f"CA-{order.attempt_id}"
-    for said in (LookUpUnavailable("down"), as_listed(order)):
+    for said in (Unavailable("down"), as_listed(order)):
         stage.carrier.found[call_id] = said
         await stage.age(order.attempt_id, 7200)
         await stage.checker.run_once()

@@ -6,7 +6,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,13 +16,9 @@ from tests.support.metric_values import value
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.dialer_wakeups import DialerWakeups
-from trunkline.bus.server_time import server_time_s
-from trunkline.dispatch import gates_limits, grant_returns
+from trunkline.dispatch import gates, grants
 from trunkline.dispatch import rebuilder as rebuilder_module
-from trunkline.dispatch.closed_windows import reopen
-from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.loader import load
-from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.rebuilder import Rebuilder
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import NumberLimit, new_id
@@ -95,8 +90,8 @@ async def test_race_2_08_a_refused_subject_is_not_granted_again_at_once(
     stage: Stage, refusing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As long as it takes to dial six times, on whatever machine.
-    monkeypatch.setattr(grant_returns, "PAUSE_MS", 60_000)
-    monkeypatch.setattr(gates_limits, "RETRY_AFTER", timedelta(minutes=1))
+    monkeypatch.setattr(grants, "PAUSE_MS", 60_000)
+    monkeypatch.setattr(gates, "RETRY_AFTER", timedelta(minutes=1))
     await stage.dialing.policy(CallingPolicy(), scope="platform", subject="")
     await refusing(stage)
     for _ in range(6):
@@ -246,7 +241,6 @@ async def test_a_lead_whose_window_closed_before_its_turn_is_given_its_next_open
 ) -> None:
     lead = await stage.dialing.lead()
     await stage.dialing.run("UPDATE leads SET closes_at = clock_timestamp() - interval '1 second'")
-    stage.dialer._next_opening = partial(reopen, stage.database, Rules(policies=Policies(fresh_s=0)))
     assert await stage.dial() == 0
     row = await stage.lead(lead)
     assert (row["version"], row["closes_at"]) == (2, None), "its policy is always open"
@@ -258,9 +252,9 @@ async def test_race_2_14_a_flow_parked_for_a_release_wakes_after_a_second_withou
     await stage.reconciler.run_once()
     await stage.dialing.leads(2, due_in_s=-120)
     await stage.loader.run_once()
-    before_s = await server_time_s(stage.bus)
+    before_s = await stage.bus.server_time_s()
     (first,) = (await schedule.match(stage.bus, [new_id(), new_id()], clock_offset_ms=0)).grants
-    after_s = await server_time_s(stage.bus)
+    after_s = await stage.bus.server_time_s()
     parked: Any = await stage.bus.client.zrange(f"{stage.bus.projection}parked", 0, -1, withscores=True)
     assert [before_s - 0.001 <= wakes_ms / 1000 - 1 <= after_s for _, wakes_ms in parked] == [True]
     # The key that lists the flows waiting for the merchant's limit is lost.

@@ -11,7 +11,7 @@ from trunkline.bus import schedule
 from trunkline.bus.schedule import to_ms
 from trunkline.clock import SystemClock
 from trunkline.control.controls import Stops
-from trunkline.dispatch import batches as batches_module
+from trunkline.dispatch import grants as grants_module
 from trunkline.dispatch import loader as loader_module
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.intent import Intents, intend
@@ -149,7 +149,7 @@ async def test_fault_07_the_kill_switch_is_checked_again_before_the_send(
         await kill_switch(stage)
         return intents
 
-    monkeypatch.setattr(batches_module, "intend", killed_meanwhile)
+    monkeypatch.setattr(grants_module, "intend", killed_meanwhile)
     assert await stage.dial() == 1
     assert stage.carrier.orders == []
     assert (await stage.attempt(lead))["state"] == "rejected"

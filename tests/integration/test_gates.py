@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.dispatch.intent import Intents
-from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.leads.calling_policy import (
     CallingPolicy,
     Destinations,
@@ -18,6 +17,7 @@ from trunkline.leads.calling_policy import (
 from trunkline.leads.limits import ROUND_S, CallsPerPerson, PersonLimit
 from trunkline.leads.precheck_conditions import HttpCheck
 from trunkline.leads.windows import TimeSpan, Window
+from trunkline.model import Blocks, Refusal, RefusalReason
 
 R = RefusalReason
 ADA = "+12125550001"
@@ -33,7 +33,7 @@ async def dialing(database_url: str) -> AsyncIterator[Dialing]:
 
 def refused(intents: Intents) -> Refusal:
     assert intents.committed == ()
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     return refusal
 
 
@@ -142,7 +142,7 @@ async def test_a_policy_that_cannot_be_read_stops_its_flow_and_nobody_else(diali
     mine, other = dialing.grant(await dialing.lead()), dialing.grant(await dialing.lead(merchant="n"))
     intents = await dialing.intend(mine, other)
     assert [intent.attempt_id for intent in intents.committed] == [other.attempt_id]
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.blocks, refusal.subject) == (R.PAUSED, Blocks.FLOW, "policy_unreadable")
 
 
@@ -236,7 +236,7 @@ async def test_a_batch_cannot_exceed_a_persons_limit_by_itself(dialing: Dialing)
     ]
     intents = await dialing.intend(*grants)
     assert len(intents.committed) == 1
-    assert intents.refused[0].subject == "calls_per_person"
+    assert next(iter(intents.refused.values())).subject == "calls_per_person"
 
 
 @pytest.mark.parametrize(("then", "status"), [("defer", "BACKLOG"), ("abort", "FINISHED")])
@@ -275,7 +275,7 @@ async def test_attempts_over_the_merchants_daily_limit_wait_for_its_midnight(
     await dialing.policy(CallingPolicy(attempts_per_day=2, timezone="Asia/Kolkata"))
     intents = await dialing.intend(*[dialing.grant(lead) for lead in await dialing.leads(3)])
     assert len(intents.committed) == 2
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.subject, refusal.blocks) == (R.LIMIT, "attempts_per_day", Blocks.FLOW)
     assert refusal.until is not None
     assert refusal.until.strftime("%H:%M") == "18:30"
@@ -305,7 +305,7 @@ async def test_the_intent_reserves_spend_and_a_batch_cannot_exceed_the_daily_max
     await dialing.policy(CallingPolicy(spend_per_day_micros=5000, price=price))
     intents = await dialing.intend(*[dialing.grant(lead) for lead in await dialing.leads(3)])
     assert len(intents.committed) == 2
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.blocks) == (R.SPEND, Blocks.FLOW)
     assert await dialing.value("SELECT spent_micros FROM merchant_days") == 4200
     assert await dialing.value("SELECT sum(reserved_micros) FROM attempts") == 4200
@@ -323,7 +323,7 @@ async def test_hard_concurrency_counts_live_calls_of_the_merchant_and_of_the_cam
     others = [dialing.grant(lead) for lead in await dialing.leads(2)]
     intents = await dialing.intend(*mine, *others)
     assert [intent.attempt_id for intent in intents.committed] == [mine[0].attempt_id, others[0].attempt_id]
-    assert [(r.reason, r.subject, r.blocks) for r in intents.refused] == [
+    assert [(r.reason, r.subject, r.blocks) for r in intents.refused.values()] == [
         (R.LIMIT, "campaign_concurrency", Blocks.FLOW),
         (R.LIMIT, "merchant_concurrency", Blocks.FLOW),
     ]
@@ -339,7 +339,7 @@ async def test_race_4_starts_are_spaced_and_what_cannot_start_within_a_second_is
     intents = await dialing.intend(*grants, account_pace=lambda carrier, account: 4.0)
     waits = [round(intent.send_in_s, 3) for intent in intents.committed]
     assert waits == [0.0, 0.25, 0.5, 0.75, 1.0]
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.blocks) == (R.PACE, Blocks.ACCOUNT)
     assert refusal.until == await dialing.value("SELECT next_start_at FROM paces")
     assert refusal.until == intents.committed[-1].send_at + timedelta(seconds=0.25)
@@ -357,7 +357,7 @@ async def test_a_pace_carries_no_call_over_the_end_of_its_window(dialing: Dialin
     assert [intent.lead_id for intent in intents.committed] == [in_time, open_all_day]
     assert all(intent.closes_at is None or intent.send_at < intent.closes_at for intent in intents.committed)
     assert [round(intent.send_in_s, 1) for intent in intents.committed] == [0.0, 0.5]
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.moved is not None) == (R.WINDOW, True)
 
 
@@ -367,7 +367,7 @@ async def test_race_4_the_next_intent_goes_on_where_the_last_one_ended(dialing: 
 
     first, second = [dialing.grant(lead) for lead in await dialing.leads(2)]
     (before,) = (await dialing.intend(first, account_pace=slow)).committed
-    (after,) = (await dialing.intend(second, account_pace=slow)).refused
+    (after,) = (await dialing.intend(second, account_pace=slow)).refused.values()
     assert after.until == before.send_at + timedelta(seconds=100)
 
 
@@ -379,7 +379,10 @@ async def test_numbers_and_campaigns_have_paces_of_their_own(dialing: Dialing) -
     by_campaign = [dialing.grant(lead) for lead in await dialing.leads(3, campaign_id=campaign)]
     intents = await dialing.intend(*by_number, *by_campaign)
     assert [round(intent.send_in_s, 2) for intent in intents.committed] == [0.0, 0.5, 1.0, 0.0, 0.67]
-    assert [(r.reason, r.blocks) for r in intents.refused] == [(R.PACE, Blocks.NUMBER), (R.PACE, Blocks.FLOW)]
+    assert [(r.reason, r.blocks) for r in intents.refused.values()] == [
+        (R.PACE, Blocks.NUMBER),
+        (R.PACE, Blocks.FLOW),
+    ]
 
 
 async def test_a_channel_conflict_does_not_advance_the_accounts_pace(dialing: Dialing) -> None:
@@ -411,9 +414,9 @@ async def test_race_17_an_account_with_many_in_doubt_attempts_gets_one_probe_in_
     grants = [dialing.grant(lead, channel) for channel, lead in enumerate(await dialing.leads(3), start=1)]
     intents = await dialing.intend(*grants)
     assert len(intents.committed) == 1
-    assert {refusal.reason for refusal in intents.refused} == {R.PACE}
+    assert {refusal.reason for refusal in intents.refused.values()} == {R.PACE}
     probed_at = intents.committed[0].send_at
-    assert intents.refused[0].until == probed_at + timedelta(seconds=5)
+    assert next(iter(intents.refused.values())).until == probed_at + timedelta(seconds=5)
 
 
 async def test_in_doubt_attempts_below_5_percent_of_the_channels_do_not_slow_the_account(

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import pytest
@@ -9,15 +10,13 @@ import pytest
 from tests.support.dispatch.dialing import ME, Dialing, open_dialing
 from tests.support.store.reading import rows_read
 from trunkline.control.continuity import ContinuityMark
-from trunkline.dispatch import gates_limits
-from trunkline.dispatch.gates import Case
-from trunkline.dispatch.gates_limits import questions
-from trunkline.dispatch.intent import Intents, slow_account
-from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
-from trunkline.leads.calling_policy import resolve
-from trunkline.model import Finish, Grant, Outcome
+from trunkline.dispatch import cases, intent
+from trunkline.dispatch.carrier_responses import slow_account
+from trunkline.dispatch.intent import Intents
+from trunkline.leads.calling_policy import Effective, resolve
+from trunkline.model import Blocks, Grant, Refusal, RefusalReason
 from trunkline.store import dispatch, limits
-from trunkline.store.database import Connection
+from trunkline.store.dispatch import LockedLead
 from trunkline.store.sql import query
 
 R = RefusalReason
@@ -32,7 +31,7 @@ async def dialing(database_url: str) -> AsyncIterator[Dialing]:
 def refused(intents: Intents) -> Refusal:
     """The only one there is, and nothing else."""
     assert intents.committed == ()
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     return refusal
 
 
@@ -41,7 +40,7 @@ async def test_a_grant_becomes_an_attempt_that_may_be_sent(dialing: Dialing) -> 
     grant = dialing.grant(lead, 3)
     intents = await dialing.intend(grant)
     (intent,) = intents.committed
-    assert intents.refused == ()
+    assert intents.refused == {}
     assert (intent.attempt_id, intent.lead_id, intent.to_phone) == (grant.attempt_id, lead, "+12125550001")
     assert (intent.carrier, intent.account, intent.send_in_s) == ("twilio", "default", 0.0)
     row = await dialing.row("SELECT * FROM attempts")
@@ -125,7 +124,7 @@ async def test_two_leads_of_one_person_in_one_batch_are_one_call(dialing: Dialin
     first, second = [dialing.grant(await dialing.lead("+12125550001")) for _ in range(2)]
     intents = await dialing.intend(first, second)
     assert [intent.attempt_id for intent in intents.committed] == [first.attempt_id]
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.owner) == (R.PERSON, first.attempt_id)
 
 
@@ -135,7 +134,7 @@ async def test_a_refusal_never_names_an_attempt_that_was_not_committed(dialing: 
     first = dialing.grant(await dialing.lead("+12125550001"), 5)
     second = dialing.grant(await dialing.lead("+12125550001"), 6)
     intents = await dialing.intend(first, second)
-    reasons = {refusal.grant.attempt_id: refusal for refusal in intents.refused}
+    reasons = {grant.attempt_id: refusal for grant, refusal in intents.refused.items()}
     assert reasons[first.attempt_id].reason is R.CHANNEL
     assert (reasons[second.attempt_id].owner, reasons[second.attempt_id].blocks) == (None, Blocks.LEAD)
     assert reasons[second.attempt_id].until is not None
@@ -145,7 +144,7 @@ async def test_a_lead_granted_twice_in_one_batch_is_dialled_once(dialing: Dialin
     lead = await dialing.lead()
     intents = await dialing.intend(dialing.grant(lead), dialing.grant(lead))
     assert len(intents.committed) == 1
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.is_gone) == (R.LEAD, True)
 
 
@@ -180,7 +179,7 @@ async def test_a_batch_commits_its_good_grants_beside_refused_ones(dialing: Dial
     gone = dialing.grant(uuid4(), 7)
     intents = await dialing.intend(taken, *good, early, gone)
     assert {intent.attempt_id for intent in intents.committed} == {grant.attempt_id for grant in good}
-    assert {(r.grant.attempt_id, r.reason, r.owner) for r in intents.refused} == {
+    assert {(g.attempt_id, r.reason, r.owner) for g, r in intents.refused.items()} == {
         (taken.attempt_id, R.CHANNEL, owner),
         (early.attempt_id, R.NOT_DUE, None),
         (gone.attempt_id, R.LEAD, None),
@@ -224,9 +223,11 @@ async def test_an_intent_refuses_on_a_database_restored_to_an_earlier_moment(dia
     await dialing.run("UPDATE continuity SET installation = $1, beat = 7", installation)
     lead = await dialing.lead()
     for mark in (ContinuityMark(installation, 8), ContinuityMark(uuid4(), 7)):
-        refusal = refused(await dialing.intend(dialing.grant(lead), mark=lambda mark=mark: mark))
+        refusal = refused(await dialing.intend(dialing.grant(lead), guardian=SimpleNamespace(mark=mark)))
         assert (refusal.reason, refusal.subject) == (R.PAUSED, "database_went_back")
-    intents = await dialing.intend(dialing.grant(lead), mark=lambda: ContinuityMark(installation, 7))
+    intents = await dialing.intend(
+        dialing.grant(lead), guardian=SimpleNamespace(mark=ContinuityMark(installation, 7))
+    )
     assert len(intents.committed) == 1
 
 
@@ -253,22 +254,6 @@ async def test_a_channel_conflict_is_stored_as_a_decision(dialing: Dialing) -> N
     assert await dialing.value("SELECT reason FROM decisions") == "channel"
 
 
-async def test_a_lead_ended_by_a_gate_calls_on_finished_in_the_same_transaction(dialing: Dialing) -> None:
-    told: list[dict[UUID, Finish]] = []
-
-    async def on_finished(tx: Connection, ends: dict[UUID, Finish]) -> None:
-        assert await tx.fetchval("SELECT status FROM leads") == "FINISHED"
-        told.append(ends)
-        raise RuntimeError("the job cannot be written")
-
-    lead = await dialing.lead(max_attempts=1)
-    await dialing.run("UPDATE leads SET attempt_count = 1")
-    with pytest.raises(RuntimeError):
-        await dialing.intend(dialing.grant(lead), on_finished=on_finished)
-    assert told == [{lead: Finish(Outcome.CALL_LIMIT_REACHED, "ATTEMPTS_EXHAUSTED")}]
-    assert (await dialing.lead_row(lead))["status"] == "BACKLOG"
-
-
 async def test_a_slowed_account_refuses_intents_until_its_time(dialing: Dialing) -> None:
     await slow_account(dialing.database, "twilio", "default", 30)
     lead = await dialing.lead()
@@ -293,7 +278,7 @@ async def test_a_second_slow_down_never_shortens_the_first(dialing: Dialing) -> 
 
 async def test_grants_of_missing_leads_write_no_decision(dialing: Dialing) -> None:
     intents = await dialing.intend(dialing.grant(uuid4()), dialing.grant(uuid4()))
-    assert [refusal.subject for refusal in intents.refused] == ["gone", "gone"]
+    assert [refusal.subject for refusal in intents.refused.values()] == ["gone", "gone"]
     assert await dialing.value("SELECT count(*) FROM decisions") == 0
 
 
@@ -328,7 +313,7 @@ async def test_locking_and_counting_reads_a_few_calls_of_many_by_a_plan_made_on_
         leads = await dispatch.lock_granted(
             tx, [grant], lock_timeout_ms=500, transaction_timeout_ms=0, known=None
         )
-        asked = questions([Case(grant, leads[lead], None, resolve())])
+        asked = cases.questions([cases.case_of(grant, leads[lead], resolve())])
         assert asked.persons
         assert asked.paces
         assert asked.accounts
@@ -403,22 +388,22 @@ async def test_a_held_campaign_is_not_dialled_before_the_process_has_refreshed(
     await dialing.run(stop, f"m/{other}", "platform", await dialing.now())
     intents = await dialing.intend(dialing.grant(held), dialing.grant(free))
     assert [intent.lead_id for intent in intents.committed] == [free]
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert refusal.reason == R.PAUSED
 
 
 async def test_a_lead_whose_gate_raises_is_refused_alone(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = gates_limits._person_questions
-
-    def ask(case: Case) -> object:
-        if case.lead.phone == "+12125550001":
+    def build(grant: Grant, lead: LockedLead, policy: Effective) -> cases.Case:
+        if lead.phone == "+12125550001":
             raise ValueError("a bug")
-        return asked(case)
+        return cases.case_of(grant, lead, policy)
 
-    monkeypatch.setattr(gates_limits, "_person_questions", ask)
+    monkeypatch.setattr(intent, "case_of", build)
     poison, sound = await dialing.lead("+12125550001"), await dialing.lead("+12125550002")
     intents = await dialing.intend(dialing.grant(poison), dialing.grant(sound))
     assert [intent.lead_id for intent in intents.committed] == [sound]
-    assert [(each.grant.lead_id, each.reason) for each in intents.refused] == [(poison, RefusalReason.ERROR)]
+    assert [(grant.lead_id, refusal.reason) for grant, refusal in intents.refused.items()] == [
+        (poison, RefusalReason.ERROR)
+    ]

@@ -7,8 +7,7 @@ import pytest
 
 from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
 from trunkline.dispatch.intent import disown
-from trunkline.dispatch.refusals import Blocks, RefusalReason
-from trunkline.model import Slot, new_id
+from trunkline.model import Blocks, RefusalReason, Slot, new_id
 from trunkline.states import AttemptState
 from trunkline.store import allocations, attempts
 
@@ -27,7 +26,7 @@ async def row(dialing: Dialing, allocation: UUID) -> dict[str, object]:
 
 async def test_an_intent_without_a_slot_is_refused_for_agents(dialing: Dialing) -> None:
     intents = await dialing.intend(dialing.grant(await dialing.lead()), agents=AGENTS_OURS)
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.blocks, refusal.subject) == (R.AGENTS, Blocks.FLOW, "no_agent_free")
     assert await dialing.value("SELECT count(*) FROM attempts") == 0
 
@@ -71,7 +70,7 @@ async def test_race_two_dialers_cannot_both_reserve_the_last_slot(dialing: Diali
     second = await dialing.blocked(dialing.intend(two, slots={two.attempt_id: slot}, agents=AGENTS_OURS))
     await dialing.commit(first)
     intents = await second
-    assert [(r.reason, r.subject) for r in intents.refused] == [(R.AGENTS, "slot_taken")]
+    assert [(r.reason, r.subject) for r in intents.refused.values()] == [(R.AGENTS, "slot_taken")]
     assert intents.lost_slots == (slot,)
     assert await dialing.value("SELECT count(*) FROM attempts") == 1
 
@@ -95,7 +94,7 @@ async def test_a_pod_that_takes_no_calls_is_reserved_for_no_dial(dialing: Dialin
     await dialing.run(change)
     grant = dialing.grant(await dialing.lead())
     intents = await dialing.intend(grant, slots={grant.attempt_id: slot}, agents=AGENTS_OURS)
-    assert [(r.reason, r.subject) for r in intents.refused] == [(R.AGENTS, "slot_taken")]
+    assert [(r.reason, r.subject) for r in intents.refused.values()] == [(R.AGENTS, "slot_taken")]
 
 
 async def test_a_silent_pod_is_reserved_while_heartbeats_could_not_be_received(dialing: Dialing) -> None:
@@ -133,7 +132,7 @@ async def test_a_reservation_whose_attempt_was_not_committed_is_dropped(dialing:
     await dialing.attempt("+12125550009", state="ringing", channel=7)
     grant = dialing.grant(await dialing.lead(), 7)
     intents = await dialing.intend(grant, slots={grant.attempt_id: slot}, agents=AGENTS_OURS)
-    assert [r.reason for r in intents.refused] == [R.CHANNEL]
+    assert [r.reason for r in intents.refused.values()] == [R.CHANNEL]
     assert await dialing.value("SELECT count(*) FROM allocations") == 0
 
 

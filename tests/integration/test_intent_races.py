@@ -3,7 +3,7 @@
 No test sleeps: a transaction is held open, and the test asks Postgres whether the other one waits.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from uuid import UUID
 
@@ -13,12 +13,12 @@ import pytest
 from tests.support.dispatch.dialing import ME, Dialing, open_dialing
 from tests.support.faults.proxy import TcpProxy
 from tests.support.waiting import eventually
-from trunkline.dispatch import intent_batch
-from trunkline.dispatch.intent import disown, slow_account
-from trunkline.dispatch.intent_batch import IntentBatch
-from trunkline.dispatch.refusals import Refusal, RefusalReason
+from trunkline.dispatch import intent
+from trunkline.dispatch.carrier_responses import slow_account
+from trunkline.dispatch.intent import IntentBatch, disown
 from trunkline.leads.calling_policy import CallingPolicy, Price
 from trunkline.leads.limits import CallsPerPerson
+from trunkline.model import Refusal, RefusalReason
 from trunkline.states import AttemptState
 from trunkline.store import attempts, numbers, prechecks
 from trunkline.store.attempts import Result
@@ -40,7 +40,7 @@ async def other(dialing: Dialing) -> UUID:
     return await dialing.add_number(account="other")
 
 
-def reasons(refused: tuple[Refusal, ...]) -> list[tuple[RefusalReason, str | None]]:
+def reasons(refused: Iterable[Refusal]) -> list[tuple[RefusalReason, str | None]]:
     return [(refusal.reason, refusal.subject) for refusal in refused]
 
 
@@ -55,7 +55,7 @@ async def test_race_12_two_dialers_who_both_see_six_of_seven_calls_place_one(
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(ADA)))
     second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(ADA, "n"), number=other)))
     await dialing.commit(first)
-    assert reasons((await second).refused) == [(R.LIMIT, "calls_per_person")]
+    assert reasons((await second).refused.values()) == [(R.LIMIT, "calls_per_person")]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_race_12_two_dialers_cannot_both_use_the_last_of_a_merchants_day(
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
     second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), number=other)))
     await dialing.commit(first)
-    assert [refusal.subject for refusal in (await second).refused] == [subject]
+    assert [refusal.subject for refusal in (await second).refused.values()] == [subject]
 
 
 async def test_race_12_two_dialers_cannot_both_take_a_merchants_last_call_at_once(
@@ -82,7 +82,7 @@ async def test_race_12_two_dialers_cannot_both_take_a_merchants_last_call_at_onc
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
     second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), number=other)))
     await dialing.commit(first)
-    assert reasons((await second).refused) == [(R.LIMIT, "merchant_concurrency")]
+    assert reasons((await second).refused.values()) == [(R.LIMIT, "merchant_concurrency")]
 
 
 async def test_race_4_two_dialers_of_one_account_take_turns(dialing: Dialing) -> None:
@@ -94,8 +94,8 @@ async def test_race_4_two_dialers_of_one_account_take_turns(dialing: Dialing) ->
         dialing.intend(dialing.grant(await dialing.lead(merchant="n")), account_pace=pace)
     )
     await dialing.commit(first)
-    (before,) = batch.intents()
-    (after,) = (await second).refused
+    (before,) = (attempt.intent for attempt in batch.attempts)
+    (after,) = (await second).refused.values()
     assert (after.reason, after.until) == (R.PACE, before.send_at + timedelta(seconds=100))
 
 
@@ -125,7 +125,7 @@ async def test_limits_are_counted_at_read_committed_whatever_the_servers_default
         second = await dialing.blocked(dialing.intend(grant))
         dialing.database = here
         await dialing.commit(first)
-        assert reasons((await second).refused) == [(R.LIMIT, "calls_per_person")]
+        assert reasons((await second).refused.values()) == [(R.LIMIT, "calls_per_person")]
     finally:
         await strict.close()
 
@@ -138,7 +138,7 @@ async def test_race_10_a_maximum_lowered_during_the_intent_is_obeyed(dialing: Di
     await operator.execute("UPDATE numbers SET max_channels = 3")
     dialled = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 7)))
     await dialing.commit(operator)
-    assert reasons((await dialled).refused) == [(R.CHANNEL, "above_maximum")]
+    assert reasons((await dialled).refused.values()) == [(R.CHANNEL, "above_maximum")]
 
 
 async def test_race_10_a_number_that_changes_its_account_during_the_intent_is_not_dialled_under_the_old_ones_lock(
@@ -149,7 +149,7 @@ async def test_race_10_a_number_that_changes_its_account_during_the_intent_is_no
     await operator.execute("UPDATE numbers SET account = 'other'")
     dialled = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead())))
     await dialing.commit(operator)
-    assert reasons((await dialled).refused) == [(R.CHANNEL, "number_changed")]
+    assert reasons((await dialled).refused.values()) == [(R.CHANNEL, "number_changed")]
     (again,) = (await dialing.intend(dialing.grant(await dialing.lead()))).committed
     assert again.account == "other"
 
@@ -178,7 +178,7 @@ async def test_race_13_with_a_call_above_the_maximum_live_calls_are_counted(dial
     grants = [dialing.grant(lead, channel) for channel, lead in enumerate(await dialing.leads(3), start=1)]
     intents = await dialing.intend(*grants)
     assert len(intents.committed) == 2
-    assert reasons(intents.refused) == [(R.CHANNEL, "number_full")]
+    assert reasons(intents.refused.values()) == [(R.CHANNEL, "number_full")]
 
 
 async def test_race_10_a_call_of_unknown_fate_above_the_maximum_does_not_stop_an_idle_number(
@@ -197,7 +197,7 @@ async def test_race_13_two_dialers_count_a_crowded_number_one_after_the_other(di
         await dialing.value("SELECT id FROM numbers WHERE id = $1 FOR SHARE NOWAIT", dialing.number)
     second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 2)))
     await dialing.commit(first)
-    assert reasons((await second).refused) == [(R.CHANNEL, "number_full")]
+    assert reasons((await second).refused.values()) == [(R.CHANNEL, "number_full")]
 
 
 async def test_race_13_a_number_that_becomes_crowded_while_it_is_waited_for_is_not_counted_under_a_shared_lock(
@@ -208,7 +208,7 @@ async def test_race_13_a_number_that_becomes_crowded_while_it_is_waited_for_is_n
     await operator.execute("UPDATE numbers SET max_channels = 3")
     dialled = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
     await dialing.commit(operator)
-    assert reasons((await dialled).refused) == [(R.CHANNEL, "number_full")]
+    assert reasons((await dialled).refused.values()) == [(R.CHANNEL, "number_full")]
     assert len((await dialing.intend(dialing.grant(await dialing.lead(), 1))).committed) == 1
 
 
@@ -223,14 +223,14 @@ async def test_race_5_attempts_are_inserted_by_number_and_channel_without_a_dead
     inbound = await dialing.open_transaction()
     await _ring_in(inbound, dialing.number, 1)
     grants = [dialing.grant(await dialing.lead(), channel) for channel in (2, 1)]
-    outbound, batch = await dialing.open_transaction(), IntentBatch(grants, ME, dialing.rules())
+    outbound, batch = await dialing.open_transaction(), IntentBatch(grants, ME, dialing.rules(), {})
     dialled = await dialing.blocked(batch.write(outbound, 5000))
     await _ring_in(inbound, dialing.number, 2)
     await dialing.commit(inbound)
     await dialled
     assert batch.attempts == []
-    assert [refusal.reason for refusal in batch.refusals()] == [R.CHANNEL, R.CHANNEL]
-    assert None not in [refusal.owner for refusal in batch.refusals()]
+    assert [refusal.reason for refusal in batch._refusals.values()] == [R.CHANNEL, R.CHANNEL]
+    assert None not in [refusal.owner for refusal in batch._refusals.values()]
 
 
 async def _ring_in(tx: Connection, number: UUID, channel: int) -> None:
@@ -276,7 +276,7 @@ async def test_race_6_the_same_people_in_two_campaigns_do_not_deadlock(dialing: 
         )
     )
     await dialing.commit(first)
-    assert [refusal.reason for refusal in (await second).refused] == [R.PERSON, R.PERSON]
+    assert [refusal.reason for refusal in (await second).refused.values()] == [R.PERSON, R.PERSON]
 
 
 async def test_race_6_a_bulk_load_of_the_same_merchant_does_not_wait_for_an_intent(dialing: Dialing) -> None:
@@ -332,10 +332,10 @@ async def test_race_5_a_lead_that_is_being_aborted_delays_no_other_lead(dialing:
     )
     intents = await dialing.intend(aborted, good)
     assert [intent.attempt_id for intent in intents.committed] == [good.attempt_id]
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.subject, refusal.is_gone) == (R.LEAD, "being_changed", False)
     await dialing.commit(operator)
-    (again,) = (await dialing.intend(aborted)).refused
+    (again,) = (await dialing.intend(aborted)).refused.values()
     assert (again.subject, again.is_gone) == ("FINISHED", True)
 
 
@@ -362,8 +362,9 @@ async def test_race_20_a_lead_that_breaks_the_intent_breaks_only_its_own(dialing
     good = await dialing.leads(2)
     intents = await dialing.intend(*[dialing.grant(lead) for lead in (good[0], poison, good[1])])
     assert [intent.lead_id for intent in intents.committed] == good
-    (refusal,) = intents.refused
-    assert (refusal.reason, refusal.grant.lead_id, refusal.is_gone) == (R.ERROR, poison, True)
+    (refusal,) = intents.refused.values()
+    assert (refusal.reason, refusal.is_gone) == (R.ERROR, True)
+    assert [grant.lead_id for grant in intents.refused] == [poison]
     found = await dialing.lead_row(poison)
     assert (found["status"], found["version"]) == ("BACKLOG", 2)
     assert found["due_at"] > await dialing.now() + timedelta(seconds=20)
@@ -388,7 +389,7 @@ async def test_race_20_a_gate_that_fails_fails_for_one_lead(dialing: Dialing) ->
     bad, good = dialing.grant(await dialing.lead(merchant="n")), dialing.grant(await dialing.lead())
     intents = await dialing.intend(bad, good, stopped=stopped)
     assert [intent.attempt_id for intent in intents.committed] == [good.attempt_id]
-    assert reasons(intents.refused) == [(R.ERROR, "gate")]
+    assert reasons(intents.refused.values()) == [(R.ERROR, "gate")]
 
 
 # Time
@@ -401,10 +402,10 @@ async def test_race_7_a_stopped_dialer_delays_only_leads_that_need_its_locks(
     """The first holds Ada and its account. The batch of the second fails on Ada, and its others go in without her."""
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(ADA, "n"), number=other))
     grants = [dialing.grant(lead) for lead in (*await dialing.leads(2), await dialing.lead(ADA))]
-    monkeypatch.setattr(intent_batch, "TRANSACTION_TIMEOUT_MS", 60_000)
+    monkeypatch.setattr(intent, "TRANSACTION_TIMEOUT_MS", 60_000)
     intents = await dialing.intend(*grants)
     assert len(intents.committed) == 2
-    assert reasons(intents.refused) == [(R.CONTENDED, None)]
+    assert reasons(intents.refused.values()) == [(R.CONTENDED, None)]
     await first.execute("ROLLBACK")
 
 
@@ -414,9 +415,9 @@ async def test_race_7_postgres_ends_the_transaction_of_a_dialer_stopped_inside_i
 ) -> None:
     stopped = await asyncpg.connect(dialing.url)
     await stopped.execute("BEGIN")
-    batch = IntentBatch([dialing.grant(await dialing.lead())], "stopped", dialing.rules())
+    batch = IntentBatch([dialing.grant(await dialing.lead())], "stopped", dialing.rules(), {})
     await batch.write(stopped, 500)
-    monkeypatch.setattr(intent_batch, "TRANSACTION_TIMEOUT_MS", 60_000)  # it alone is thrown out
+    monkeypatch.setattr(intent, "TRANSACTION_TIMEOUT_MS", 60_000)  # it alone is thrown out
     lead = await dialing.lead()
 
     async def goes_in() -> bool:
@@ -455,7 +456,7 @@ async def test_race_8_after_a_lost_commit_reply_nothing_is_sent_and_the_attempt_
         intents = await dialing.intend(grant)
         dialing.database = here
         behind.pool.terminate()
-    assert (intents.committed, intents.refused) == ((), ())
+    assert (intents.committed, intents.refused) == ((), {})
     assert [attempt.grant for attempt in intents.lost] == [grant]
     assert await dialing.state_of(grant.attempt_id) == "dialing", "it had gone through"
     (entry,) = await disown(dialing.database, intents.lost, ME)
@@ -500,7 +501,7 @@ async def test_race_8_a_commit_that_failed_leaves_its_id_unusable_and_its_lead_a
     assert await dialing.state_of(batch.attempts[0].grant.attempt_id) == "rejected"
     found = await dialing.lead_row(lead)
     assert (found["status"], found["version"], found["attempt_count"]) == ("BACKLOG", 1, 0)
-    (refusal,) = (await dialing.intend(batch.attempts[0].grant)).refused
+    (refusal,) = (await dialing.intend(batch.attempts[0].grant)).refused.values()
     assert refusal.reason is R.CHANNEL, "the id is taken"
 
 

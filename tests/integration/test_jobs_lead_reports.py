@@ -12,10 +12,12 @@ from tests.support.jobs.world import JobWorld, job_world
 from trunkline.jobs.platform import signing
 from trunkline.jobs.platform.catalogue import known_types
 from trunkline.jobs.platform.lead_reports import REPORT_LEAD, LeadReport
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import Webhook
 from trunkline.jobs.registry import Registry
 from trunkline.model import new_id
+from trunkline.schema.tenants import NewMerchant, NewReseller
+from trunkline.schema.webhook_endpoints import NewWebhookEndpoint
+from trunkline.sealing import Sealer
 from trunkline.store import lead_reopenings, lead_timeline, tenants, webhook_endpoints
 from trunkline.store.lead_reopenings import Reopened, ReopenOrder
 from trunkline.store.sql import query
@@ -30,18 +32,10 @@ URL = "https://example.com/of-this-lead"
 async def world(database_url: str) -> AsyncIterator[JobWorld]:
     async with job_world(database_url) as world:
         async with world.database.transaction() as tx:
-            await tenants.insert_reseller(tx, "acme", "Acme")
+            await tenants.RESELLERS.insert(tx, NewReseller("acme", "Acme"))
             await tx.execute("INSERT INTO pools (id, name) VALUES ('p', 'p')")
             for name in ("shop", "other"):
-                await tenants.insert_merchant(
-                    tx,
-                    name,
-                    reseller_id="acme",
-                    name=name,
-                    default_region=None,
-                    default_pool_id=None,
-                    weight=1,
-                )
+                await tenants.MERCHANTS.insert(tx, NewMerchant(name, name, reseller_id="acme"))
         yield world
 
 
@@ -66,8 +60,14 @@ async def subscribe(
     world: JobWorld, tenant: Tenant, *event_types: str, url: str = "https://example.com/hook"
 ) -> UUID:
     async with world.database.transaction() as tx:
-        made = await webhook_endpoints.insert(
-            tx, new_id(), tenant, url, event_types or ["*"], SEALER.seal(signing.new_secret())
+        new = NewWebhookEndpoint(
+            url,
+            event_types=list(event_types or ["*"]),
+            reseller_id=tenant.reseller_id,
+            merchant_id=tenant.merchant_id,
+        )
+        made = await webhook_endpoints.ENDPOINTS.insert(
+            tx, new, id=new_id(), secret_sealed=SEALER.seal(signing.new_secret())
         )
     assert made is not None
     return made.id

@@ -29,15 +29,16 @@ from trunkline.jobs.platform.catalogue import PlatformParts, job_files, known_ty
 from trunkline.jobs.platform.enrichment import Authorize, CallSource, Enricher, EnrichmentService, Wanted
 from trunkline.jobs.platform.exports import EXPORT, Export
 from trunkline.jobs.platform.retention import FileRetention
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.model import new_id
+from trunkline.schema.tenants import NewMerchant, NewReseller
+from trunkline.schema.webhook_endpoints import NewWebhookEndpoint, WebhookEndpoint
+from trunkline.sealing import Sealer
 from trunkline.states import LeadStatus
 from trunkline.store import enrichments, tenants, webhook_endpoints
 from trunkline.store.enrichments import Enriched, Item
 from trunkline.store.job_admin import Job
 from trunkline.store.jobs import Inserted
 from trunkline.store.tenants import Tenant
-from trunkline.store.webhook_endpoints import Endpoint
 
 SHOP = Tenant("acme", "shop")
 AT = datetime(2025, 1, 1, 12, tzinfo=UTC)
@@ -75,17 +76,9 @@ async def receiver() -> AsyncIterator[Receiver]:
 async def world(database_url: str) -> AsyncIterator[JobWorld]:
     async with job_world(database_url) as world:
         async with world.database.transaction() as tx:
-            await tenants.insert_reseller(tx, "acme", "Acme")
+            await tenants.RESELLERS.insert(tx, NewReseller("acme", "Acme"))
             for name in ("shop", "other"):
-                await tenants.insert_merchant(
-                    tx,
-                    name,
-                    reseller_id="acme",
-                    name=name,
-                    default_region=None,
-                    default_pool_id=None,
-                    weight=1,
-                )
+                await tenants.MERCHANTS.insert(tx, NewMerchant(name, name, reseller_id="acme"))
         yield world
 
 
@@ -116,11 +109,17 @@ def outbox(world: JobWorld) -> Outbox:
 
 async def make_endpoint(
     world: JobWorld, url: str, *event_types: str, tenant: Tenant = SHOP
-) -> tuple[Endpoint, str]:
+) -> tuple[WebhookEndpoint, str]:
     secret = signing.new_secret()
     async with world.database.transaction() as tx:
-        made = await webhook_endpoints.insert(
-            tx, new_id(), tenant, url, event_types or ["*"], SEALER.seal(secret)
+        new = NewWebhookEndpoint(
+            url,
+            event_types=list(event_types or ["*"]),
+            reseller_id=tenant.reseller_id,
+            merchant_id=tenant.merchant_id,
+        )
+        made = await webhook_endpoints.ENDPOINTS.insert(
+            tx, new, id=new_id(), secret_sealed=SEALER.seal(secret)
         )
     assert made is not None
     return made, secret
@@ -223,7 +222,7 @@ async def test_410_disables_the_endpoint(world: JobWorld, receiver: Receiver, tm
         jobs = await world.ended(first.id, second.id)
     assert [job.outcome for job in jobs] == ["cancelled", "cancelled"]
     async with world.database.connection() as conn:
-        now = await webhook_endpoints.get(conn, SHOP, endpoint.id)
+        now = await webhook_endpoints.ENDPOINTS.get(conn, SHOP, endpoint.id)
     assert now is not None
     assert (now.status, now.disabled_reason) == ("disabled", "It answered 410 Gone")
     assert await publish(world) == []

@@ -14,7 +14,7 @@ from tests.support.api.world import ADMIN_KEY, ApiWorld, expect, open_api
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.cli.leads import app
 from trunkline.dispatch.lapsed_leads import LapsedLeads
-from trunkline.dispatch.refusals import RefusalReason
+from trunkline.model import RefusalReason
 
 LEADS = "/api/v1/leads"
 LEAD = {"request_id": "r1", "merchant_id": "a1", "phone": "+14155550123"}
@@ -48,7 +48,7 @@ async def leads_of(world: ApiWorld, *request_ids: str, merchant: str = "a1") -> 
 async def test_the_intent_ends_a_lead_that_has_expired(dialing: Dialing) -> None:
     lead = await dialing.lead()
     await dialing.run("UPDATE leads SET expires_at = now() WHERE id = $1", lead)
-    (refusal,) = (await dialing.intend(dialing.grant(lead))).refused
+    (refusal,) = (await dialing.intend(dialing.grant(lead))).refused.values()
     assert refusal.reason is RefusalReason.EXPIRED
     row = await dialing.lead_row(lead)
     assert (row["status"], row["outcome"]) == ("FINISHED", "EXPIRED")
@@ -64,7 +64,7 @@ async def test_a_call_that_would_leave_after_the_expiry_is_not_made(dialing: Dia
     """It is made ready ahead of its time, and that is too late."""
     lead = await dialing.lead(due_in_s=0.5)
     await dialing.run("UPDATE leads SET expires_at = due_at - interval '1 ms' WHERE id = $1", lead)
-    (refusal,) = (await dialing.intend(dialing.grant(lead))).refused
+    (refusal,) = (await dialing.intend(dialing.grant(lead))).refused.values()
     assert refusal.reason is RefusalReason.EXPIRED
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.api.routes import leads_reopen
-from trunkline.dispatch.checks import Resolution
+from trunkline.dispatch.checker import Resolution
 from trunkline.model import new_id
 
 LEADS = "/api/v1/leads"

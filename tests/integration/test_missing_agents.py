@@ -14,11 +14,10 @@ from tests.support.metric_values import value
 from trunkline.control.presence import counted
 from trunkline.control.waits import Cause, cause
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.refusals import Blocks, RefusalReason
 from trunkline.dispatch.why import why
 from trunkline.leads.calling_policy import CallingPolicy, Price, RecentContact
 from trunkline.leads.limits import PersonLimit
-from trunkline.model import new_id
+from trunkline.model import Blocks, RefusalReason, new_id
 from trunkline.store import allocations, brakes, call_reports, live, mailboxes, pods, waiting
 from trunkline.store.allocations import Release
 from trunkline.store.brakes import BrakeRule
@@ -216,7 +215,7 @@ async def test_a_call_without_an_agent_counts_towards_the_persons_limits(stage: 
     intents = await stage.dialing.intend(
         stage.dialing.grant(lead, version=(await stage.lead(lead))["version"])
     )
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert refusal.subject == "person_limits"
 
 
@@ -423,7 +422,7 @@ async def test_a_call_with_talk_time_counts_as_answered_for_outcome_cost_and_lim
     assert row["cost_micros"] == 21_000
     assert (await stage.lead(lead))["outcome"] == "ANSWERED"
     again = await stage.dialing.lead(ADA)
-    (refusal,) = (await stage.dialing.intend(stage.dialing.grant(again))).refused
+    (refusal,) = (await stage.dialing.intend(stage.dialing.grant(again))).refused.values()
     assert refusal.subject == "recent_contact"
 
 
@@ -540,7 +539,7 @@ async def test_a_braked_merchants_leads_are_refused_and_why_names_the_brake(stag
     until = await stops_until(stage)
     lead, other = await stage.dialing.lead(), await stage.dialing.lead(merchant="n")
     intents = await stage.dialing.intend(stage.dialing.grant(lead), stage.dialing.grant(other))
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     assert (refusal.reason, refusal.blocks, refusal.subject) == (
         RefusalReason.AGENTS,
         Blocks.FLOW,
@@ -578,10 +577,10 @@ async def test_after_the_brake_a_merchant_may_have_one_probe_call_at_a_time(stag
     leads = await stage.dialing.leads(3)
     first = await stage.dialing.intend(*map(stage.dialing.grant, leads))
     assert len(first.committed) == 1
-    assert {refusal.subject for refusal in first.refused} == {"merchant_concurrency"}
-    waiting = [refusal.grant.lead_id for refusal in first.refused]
+    assert {refusal.subject for refusal in first.refused.values()} == {"merchant_concurrency"}
+    waiting = [grant.lead_id for grant in first.refused]
     second = await stage.dialing.intend(stage.dialing.grant(waiting[0]))
-    assert [refusal.subject for refusal in second.refused] == ["no_agent_brake"]
+    assert [refusal.subject for refusal in second.refused.values()] == ["no_agent_brake"]
 
 
 async def test_one_of_two_concurrent_dialers_may_probe_a_braked_merchant(stage: Stage) -> None:
@@ -590,7 +589,7 @@ async def test_one_of_two_concurrent_dialers_may_probe_a_braked_merchant(stage: 
     first, _ = await stage.dialing.half_an_intent(stage.dialing.grant(one))
     second = await stage.dialing.blocked(stage.dialing.intend(stage.dialing.grant(other)))
     await stage.dialing.commit(first)
-    (refusal,) = (await second).refused
+    (refusal,) = (await second).refused.values()
     assert refusal.subject == "merchant_concurrency"
 
 

@@ -13,15 +13,14 @@ from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
 from tests.support.dispatch.stage import open_stage
 from tests.support.leads.abandonment import dials_max
 from tests.support.waiting import eventually
-from trunkline.dispatch.intent import Intents
-from trunkline.dispatch.intent_batch import IntentBatch
+from trunkline.dispatch.intent import IntentBatch, Intents
 from trunkline.dispatch.overdialling import Overdialling
-from trunkline.dispatch.refusals import Blocks, RefusalReason
 from trunkline.leads.abandonment import answer_rate
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.model import Grant, Slot, new_id
+from trunkline.model import Blocks, Grant, RefusalReason, Slot, new_id
+from trunkline.routing import Allocation
 from trunkline.store import allocations, schedule
-from trunkline.store.allocations import Allocation, AllocationRequest
+from trunkline.store.allocations import AllocationRequest
 
 ABANDON_MAX = 0.03
 COMMON = ["standard", "overflow", "basic"]
@@ -66,9 +65,9 @@ async def intend(
 
 def subjects(intents: Intents) -> set[str | None]:
     assert all(
-        (each.reason, each.blocks) == (RefusalReason.AGENTS, Blocks.FLOW) for each in intents.refused
+        (each.reason, each.blocks) == (RefusalReason.AGENTS, Blocks.FLOW) for each in intents.refused.values()
     ), "a flow that is refused is set aside"
-    return {each.subject for each in intents.refused}
+    return {each.subject for each in intents.refused.values()}
 
 
 async def ring(dialing: Dialing, attempt: UUID) -> None:
@@ -166,7 +165,7 @@ async def test_past_the_abandonment_rate_slots_are_reserved_and_the_end_is_repor
     assert subjects(intents) == {"no_agent_free"}
     assert overdialling.ended() == [("m", None)]
     assert overdialling.ended() == [], "once a minute"
-    assert not overdialling.is_unreserved(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m"))
+    assert overdialling.reserved([Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m")])
 
 
 async def test_a_merchants_abandonment_rate_ends_overdialling_of_its_campaigns(dialing: Dialing) -> None:
@@ -180,10 +179,10 @@ async def test_no_slot_is_proposed_for_a_merchant_known_to_overdial(dialing: Dia
     await pods(dialing, 2)
     overdialling = Overdialling()
     grant = Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m")
-    assert not overdialling.is_unreserved(grant), "nobody knows yet"
+    assert overdialling.reserved([grant]), "nobody knows yet"
     await intend(dialing, await dialing.lead(), overdialling=overdialling)
-    assert overdialling.is_unreserved(grant)
-    assert not overdialling.is_unreserved(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="n"))
+    assert not overdialling.reserved([grant])
+    assert overdialling.reserved([Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="n")])
 
 
 @pytest.mark.parametrize("how", ["abandoned_calls", "no_agent_count"])
@@ -364,7 +363,7 @@ class World:
     async def dial_at_once(self) -> int:
         """Another dialer's intent is written and not committed while the second one is asked for."""
         theirs, ours = await self._grants(), await self._grants(self._other_number)
-        batch = IntentBatch(theirs, "another dialer", self._dialing.rules(agents=AGENTS_OURS))
+        batch = IntentBatch(theirs, "another dialer", self._dialing.rules(agents=AGENTS_OURS), {})
         async with self._dialing.database.transaction() as tx:
             await batch.write(tx, 5000)
             second = asyncio.ensure_future(self._intend(ours))

@@ -14,28 +14,24 @@ from tests.support.dispatch.dialing import Dialing, open_dialing
 from tests.support.dispatch.stage import Stage, open_stage
 from tests.support.waiting import eventually
 from trunkline.bus import schedule
-from trunkline.dispatch import batches
-from trunkline.dispatch.closed_windows import reopen
+from trunkline.dispatch import grants
 from trunkline.dispatch.dialer import Dialer
-from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.grants import reopen
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.precheck_concurrency import CONCURRENCY_PER_MERCHANT
-from trunkline.dispatch.precheck_scanner import PrecheckScanner
 from trunkline.dispatch.prechecks import (
+    CONCURRENCY_PER_MERCHANT,
     PENDING_MAX,
-    Deferred,
-    PrecheckEnded,
     PrecheckPassed,
     Prechecks,
+    PrecheckScanner,
     PrecheckVerdict,
     Skipped,
 )
-from trunkline.dispatch.refusals import RefusalReason
 from trunkline.http.outgoing import Outgoing
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.precheck_conditions import HttpCheck
 from trunkline.leads.windows import TimeSpan, Window
-from trunkline.model import Finish, Outcome
+from trunkline.model import Finish, Outcome, Refusal, RefusalReason
 from trunkline.store import prechecks as store_prechecks
 from trunkline.store.prechecks import PrecheckLead
 from trunkline.value import replace
@@ -87,8 +83,12 @@ async def url(tenant: Tenant) -> AsyncIterator[str]:
 async def prechecks(dialing: Dialing) -> AsyncIterator[Prechecks]:
     """The other side is on this machine, which is private: allowed for tests alone."""
     outgoing = Outgoing(allow_insecure=True)
-    yield Prechecks(dialing.database, outgoing, dialing.rules())
+    yield Prechecks(dialing.database, outgoing, Policies(fresh_s=0))
     await outgoing.close()
+
+
+def ended(verdict: object) -> bool:
+    return isinstance(verdict, Refusal) and verdict.finish is not None
 
 
 async def check(dialing: Dialing, url: str, *, merchant: str = "m", **more: object) -> None:
@@ -102,7 +102,7 @@ async def test_a_lead_that_passes_its_pre_check_is_dialled(
     await check(dialing, url, headers={"X-Token": "secret"})
     lead = await dialing.lead("+12125550001")
     grant = dialing.grant(lead)
-    (refusal,) = (await dialing.intend(grant)).refused
+    (refusal,) = (await dialing.intend(grant)).refused.values()
     assert (refusal.reason, refusal.subject) == (RefusalReason.PRECHECK, "needed")
     assert await prechecks.ask(lead) == PrecheckPassed(lead)
     assert len((await dialing.intend(grant)).committed) == 1
@@ -123,7 +123,8 @@ async def test_fault_15_a_pass_holds_for_a_minute_without_another_request(
     await dialing.run("UPDATE prechecks SET passed_until = clock_timestamp() + interval '10 s'")
     assert await prechecks.run_ahead([lead]) == [PrecheckPassed(lead)], "renewed ahead of its end"
     await dialing.run("UPDATE prechecks SET passed_until = clock_timestamp()")
-    assert (await dialing.intend(dialing.grant(lead))).refused[0].reason is RefusalReason.PRECHECK
+    (refusal,) = (await dialing.intend(dialing.grant(lead))).refused.values()
+    assert refusal.reason is RefusalReason.PRECHECK
 
 
 async def test_a_pass_that_ends_before_the_call_could_be_sent_is_renewed(
@@ -145,7 +146,8 @@ async def test_a_pass_does_not_hold_for_changed_pre_checks(
     lead = await dialing.lead()
     await prechecks.ask(lead)
     await check(dialing, url, timeout_s=5)
-    assert (await dialing.intend(dialing.grant(lead))).refused[0].reason is RefusalReason.PRECHECK
+    (refusal,) = (await dialing.intend(dialing.grant(lead))).refused.values()
+    assert refusal.reason is RefusalReason.PRECHECK
 
 
 async def test_without_pre_checks_no_request_is_made(
@@ -163,7 +165,9 @@ async def test_a_lead_that_fails_its_pre_check_ends(
     tenant.answers = [(200, {"ok": False})]
     await check(dialing, url)
     lead = await dialing.lead()
-    assert await prechecks.ask(lead) == PrecheckEnded(lead, Finish(Outcome.PRECHECK_FAILED, "STATUS_200"))
+    verdict = await prechecks.ask(lead)
+    assert isinstance(verdict, Refusal)
+    assert verdict.finish == Finish(Outcome.PRECHECK_FAILED, "STATUS_200")
     found = await dialing.lead_row(lead)
     assert (found["status"], found["outcome"]) == ("FINISHED", "PRECHECK_FAILED")
     assert await dialing.value("SELECT reason FROM decisions") == "precheck"
@@ -177,11 +181,14 @@ async def test_a_lead_deferred_by_its_pre_check_too_often_ends(
     lead = await dialing.lead()
     for turn in (1, 2):
         verdict = await prechecks.ask(lead)
-        assert isinstance(verdict, Deferred)
+        assert isinstance(verdict, Refusal)
+        assert verdict.moved is not None
         assert verdict.moved.version == turn + 1
         wait = verdict.moved.due_at - await dialing.now()
         assert timedelta(seconds=590) < wait <= timedelta(seconds=600)
-    assert isinstance(await prechecks.ask(lead), PrecheckEnded)
+    verdict = await prechecks.ask(lead)
+    assert isinstance(verdict, Refusal)
+    assert verdict.finish is not None
     row = await dialing.row("SELECT * FROM decisions")
     assert (row["reason"], row["times"]) == ("precheck", 3)
 
@@ -211,29 +218,37 @@ async def test_a_failing_pre_check_is_retried_and_an_answer_is_not(
     tenant.answers = answers
     await check(dialing, url)
     lead = await dialing.lead()
-    assert isinstance(await prechecks.ask(lead), PrecheckPassed if passes else PrecheckEnded)
+    verdict = await prechecks.ask(lead)
+    assert isinstance(verdict, PrecheckPassed if passes else Refusal)
+    assert passes or ended(verdict)
     assert len(tenant.asked) == asked
 
 
-@pytest.mark.parametrize(("on_failure", "verdict"), [("proceed", PrecheckPassed), ("skip", PrecheckEnded)])
+@pytest.mark.parametrize(("on_failure", "verdict"), [("proceed", PrecheckPassed), ("skip", Refusal)])
 async def test_an_unreachable_pre_check_proceeds_or_ends_by_the_policy(
     dialing: Dialing, prechecks: Prechecks, on_failure: str, verdict: type
 ) -> None:
     await check(dialing, "http://127.0.0.1:1/ask", on_failure=on_failure, retries=1)
-    assert isinstance(await prechecks.ask(await dialing.lead()), verdict)
+    found = await prechecks.ask(await dialing.lead())
+    assert isinstance(found, verdict)
+    assert on_failure == "proceed" or ended(found)
 
 
 async def test_a_pre_check_never_connects_to_a_private_address(
     dialing: Dialing, tenant: Tenant, url: str
 ) -> None:
     outgoing = Outgoing()
-    strict = Prechecks(dialing.database, outgoing, dialing.rules())
+    strict = Prechecks(dialing.database, outgoing, Policies(fresh_s=0))
     await check(dialing, url.replace("http:", "https:"), on_failure="skip")
     lead = await dialing.lead()
-    assert await strict.ask(lead) == PrecheckEnded(lead, Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED"))
+    verdict = await strict.ask(lead)
+    assert isinstance(verdict, Refusal)
+    assert verdict.finish == Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED")
     await check(dialing, url.replace("http://127.0.0.1", "https://localhost"), on_failure="skip")
     named = await dialing.lead()
-    assert await strict.ask(named) == PrecheckEnded(named, Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED"))
+    verdict = await strict.ask(named)
+    assert isinstance(verdict, Refusal)
+    assert verdict.finish == Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED")
     assert tenant.asked == []
     await outgoing.close()
 
@@ -271,7 +286,7 @@ async def test_a_lead_is_pre_checked_by_one_process_at_a_time(
     asking = asyncio.create_task(prechecks.ask(lead))
     await eventually(lambda: len(tenant.asked) == 1)
     outgoing = Outgoing(allow_insecure=True)
-    elsewhere = Prechecks(dialing.database, outgoing, dialing.rules())
+    elsewhere = Prechecks(dialing.database, outgoing, Policies(fresh_s=0))
     assert await elsewhere.run_ahead([lead]) == [Skipped(lead, "being_asked")]
     tenant.may_answer.set()
     assert await asking == PrecheckPassed(lead)
@@ -293,7 +308,7 @@ async def test_a_process_that_read_the_lead_before_the_answer_does_not_request_a
     await check(dialing, url)
     lead = await dialing.lead()
     outgoing = Outgoing(allow_insecure=True)
-    elsewhere = Prechecks(dialing.database, outgoing, dialing.rules())
+    elsewhere = Prechecks(dialing.database, outgoing, Policies(fresh_s=0))
     look = store_prechecks.waiting
 
     async def late(*args: Any, **more: Any) -> list[PrecheckLead]:
@@ -356,7 +371,7 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 @pytest.fixture
 async def prechecks_of(stage: Stage) -> AsyncIterator[Prechecks]:
     outgoing = Outgoing(allow_insecure=True)
-    yield Prechecks(stage.database, outgoing, Rules(policies=Policies(fresh_s=0)))
+    yield Prechecks(stage.database, outgoing, Policies(fresh_s=0))
     await outgoing.close()
 
 
@@ -367,7 +382,7 @@ async def asking(
     """A dialer that asks when it must, and the walk that asks before. Its grants do not age: machines may be busy."""
     ageless = schedule._grant
     monkeypatch.setattr(schedule, "_grant", lambda fields: replace(ageless(fields), granted_ms=None))
-    monkeypatch.setattr(batches, "PRECHECK_WAIT_MAX_S", 60.0)
+    monkeypatch.setattr(grants, "PRECHECK_WAIT_MAX_S", 60.0)
     walk = PrecheckScanner(stage.database, stage.bus, stage.controls, Policies(fresh_s=0), prechecks_of)
     await check(stage.dialing, url)
     yield stage.another_dialer(precheck=prechecks_of.ask), walk
@@ -410,7 +425,7 @@ async def test_race_2_12_without_a_pass_a_lead_holds_its_channel_during_the_pre_
 async def test_race_2_12_a_slow_pre_check_releases_the_channel_and_keeps_its_pass(
     stage: Stage, asking: Asking, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "PRECHECK_WAIT_MAX_S", 0.0)
+    monkeypatch.setattr(grants, "PRECHECK_WAIT_MAX_S", 0.0)
     dialer, _ = asking
     tenant.may_answer.clear()
     lead = await stage.dialing.lead()
@@ -550,7 +565,7 @@ async def test_a_lead_whose_window_closed_before_its_turn_gets_its_next_opening(
     closed = Window(spans=(TimeSpan(start="00:00", end="24:00"),), closed_on=(now.date(),))
     await dialing.policy(CallingPolicy(windows=(closed,), timezone="UTC"))
     stale, other = await dialing.leads(2)
-    (entry,) = await reopen(dialing.database, dialing.rules(), [(stale, 1), (other, 9)])
+    (entry,) = await reopen(dialing.database, Policies(fresh_s=0), [(stale, 1), (other, 9)])
     midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
     assert (entry.lead_id, entry.version, entry.due_at) == (stale, 2, midnight)
     assert await dialing.value("SELECT until FROM decisions WHERE lead_id = $1", stale) == midnight
@@ -564,5 +579,5 @@ async def test_a_lead_whose_window_will_never_open_again_ends(dialing: Dialing) 
     )
     await dialing.policy(CallingPolicy(windows=windows))
     lead = await dialing.lead()
-    assert await reopen(dialing.database, dialing.rules(), [(lead, 1)]) == []
+    assert await reopen(dialing.database, Policies(fresh_s=0), [(lead, 1)]) == []
     assert (await dialing.lead_row(lead))["outcome"] == "NO_CONFIG"

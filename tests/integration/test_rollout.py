@@ -10,9 +10,8 @@ import pytest
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, Flags
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
-from trunkline.dispatch.configuration import DialStops
-from trunkline.dispatch.refusals import RefusalReason
-from trunkline.dispatch.rollout import LEFT_OUT, Rollout
+from trunkline.dispatch.rollout import LEFT_OUT, DialStops, Rollout
+from trunkline.model import RefusalReason
 from trunkline.store.flags import Flag
 
 
@@ -72,7 +71,7 @@ async def test_the_intent_checks_the_rollout_again(stage: Stage, board: FlagBoar
     switch(board, enabled=False)
     lead = await stage.dialing.lead()
     stopped = DialStops(stage.controls, rollout)
-    (refusal,) = (await stage.dialing.intend(stage.dialing.grant(lead), stopped=stopped)).refused
+    (refusal,) = (await stage.dialing.intend(stage.dialing.grant(lead), stopped=stopped)).refused.values()
     assert (refusal.reason, refusal.subject) == (RefusalReason.PAUSED, LEFT_OUT)
 
 

@@ -10,20 +10,20 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.dispatch.dialing import AGENTS_OURS, ME, Dialing, open_dialing
-from trunkline.bus import channels, epoch, match_explanation
+from trunkline.bus import channels, epoch
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
 from trunkline.control.controls import Controls, Stops
-from trunkline.dispatch.configuration import DialStops
-from trunkline.dispatch.gates_limits import DOUBTS_MIN
+from trunkline.dispatch.gates import DOUBTS_MIN
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.refusals import Refusal, RefusalReason
+from trunkline.dispatch.rollout import DialStops
 from trunkline.dispatch.why import DispatchView, Why, why
 from trunkline.dispatch.why_words import gate_of
 from trunkline.leads.calling_policy import CallingPolicy
+from trunkline.model import Refusal, RefusalReason
 from trunkline.store import controls, cooldowns
 from trunkline.store.agents import SlotRule
 from trunkline.store.controls import Level, NewStop, Scope
@@ -342,7 +342,7 @@ async def intended(scene: Scene, lead: UUID, *, is_left_out: bool) -> Refusal:
         return stops(*target) or ("event_dispatch" if is_left_out else None)
 
     intents = await scene.dialing.intend(scene.dialing.grant(lead), stopped=stopped, **scene.rules)
-    (refusal,) = intents.refused
+    (refusal,) = intents.refused.values()
     return refusal
 
 
@@ -560,7 +560,7 @@ async def test_why_names_a_lost_projection_and_whether_it_is_being_rebuilt(
     dialing: Dialing, bus: Bus
 ) -> None:
     lead = await dialing.lead()
-    look_at = partial(match_explanation.projection, bus)
+    look_at = partial(channels.explain, bus)
     found = await ask(dialing, lead, projection=look_at)
     assert found.refused_by == "projection"
     assert "no process with the role `control` runs to rebuild it" in found.answer
@@ -579,7 +579,7 @@ async def test_why_names_a_lost_projection_and_whether_it_is_being_rebuilt(
 
 async def test_why_names_an_unreachable_valkey(dialing: Dialing) -> None:
     away = bus_connection.connect("redis://127.0.0.1:1", Keys())
-    found = await ask(dialing, await dialing.lead(), projection=partial(match_explanation.projection, away))
+    found = await ask(dialing, await dialing.lead(), projection=partial(channels.explain, away))
     await away.close()
     assert found.answer == "Calls are placed from Postgres, at a reduced rate: Valkey cannot be reached."
 

@@ -9,7 +9,7 @@ import pytest
 
 from trunkline.bus import connection
 from trunkline.control import refresh
-from trunkline.dispatch import intent, intent_batch
+from trunkline.dispatch import intent
 from trunkline.jobs import wakeups
 from trunkline.router import registry
 from trunkline.store import mailboxes
@@ -18,7 +18,7 @@ RAISED = (
     (connection, "COMMAND_TIMEOUT_S", 30.0),
     (refresh, "POLL_TIMEOUT_S", 30.0),
     (intent, "LOCK_TIMEOUT_MS", 30_000),
-    (intent_batch, "TRANSACTION_TIMEOUT_MS", 60_000),
+    (intent, "TRANSACTION_TIMEOUT_MS", 60_000),
     (registry, "REGISTER_S", 30.0),
     (mailboxes, "LOCK_TIMEOUT_MS", 60_000),
     (mailboxes, "BATCH_LOCK_TIMEOUT_MS", 60_000),

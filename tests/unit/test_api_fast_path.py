@@ -16,7 +16,7 @@ from trunkline.api.key_verifier import KeyVerifier, Lookup
 from trunkline.api.raw_routes import RawRoute
 from trunkline.errors import StoreUnavailable
 from trunkline.http.body import bounded_body
-from trunkline.store.keys import ApiKey
+from trunkline.schema.keys import ApiKey
 from trunkline.telemetry import metrics
 from trunkline.testing.clock import ManualClock
 

@@ -7,7 +7,7 @@ from trunkline.api import key_format, key_verifier
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.errors import StoreUnavailable
 from trunkline.model import new_id
-from trunkline.store.keys import ApiKey
+from trunkline.schema.keys import ApiKey
 from trunkline.testing.clock import ManualClock
 
 FRESH_S, STALE_S = 10.0, 900.0

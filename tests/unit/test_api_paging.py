@@ -5,8 +5,9 @@ import pytest
 from pydantic import ValidationError
 
 from trunkline.api.errors import ApiError
-from trunkline.api.paging import FIRST_ID, Cursors, PageQuery
+from trunkline.api.paging import Cursors, PageQuery
 from trunkline.api.principal import Principal
+from trunkline.store.tables import FIRST_ID
 from trunkline.store.tenants import Tenant
 
 

@@ -9,7 +9,7 @@ from trunkline.campaigns.estimate import ends_at, pace
 from trunkline.campaigns.rows import CampaignRows, Columns, parse_mapping, same_person
 from trunkline.leads.uploads import BrokenUpload, UploadRow
 from trunkline.leads.windows import TimeSpan, Window, WindowRule
-from trunkline.store.campaigns import Campaign
+from trunkline.store.campaigns import StoredCampaign
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 OFFICE = (WindowRule(Window(spans=(TimeSpan(start="09:00", end="18:00"),)), ("UTC",)),)
@@ -41,10 +41,10 @@ def test_a_pace_is_measured_over_the_running_time_up_to_ten_minutes() -> None:
     assert pace(0, None, NOON) == 0
 
 
-def campaign() -> Campaign:
-    return Campaign(
-        uuid4(), "r", "m", None, b"", "May", "DRAFT", "p", 60, 4, "p", 60, 4, None, None, None, None, False, None, None,
-        None, None, NOON, NOON, NOON,
+def campaign() -> StoredCampaign:
+    return StoredCampaign(
+        uuid4(), "m", "May", "DRAFT", "p", 60, 4, None, None, None, None, None, NOON, NOON, None, None, "r", None,
+        b"", "p", 60, 4, False, None, NOON,
     )  # fmt: skip
 
 

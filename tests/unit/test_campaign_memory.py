@@ -15,7 +15,7 @@ from trunkline.leads.bulk import Batch, Intake
 from trunkline.leads.uploads import CsvLines
 from trunkline.model import new_id
 from trunkline.store import leads
-from trunkline.store.campaigns import Campaign
+from trunkline.store.campaigns import StoredCampaign
 from trunkline.store.leads import Admission, AdmissionKey
 from trunkline.store.tenants import Tenant
 
@@ -51,9 +51,9 @@ async def file(rows: int) -> AsyncIterator[bytes]:
 
 async def peak_of(rows: int) -> tuple[int, Nowhere]:
     """The most memory that was held while so many rows were taken in, in bytes."""
-    campaign = Campaign(
-        new_id(), "r", "m", None, b"", "May", "DRAFT", "p", 50, 3, "p", 50, 3, None, None, None, None, False, None,
-        None, None, None, NOW, NOW, NOW,
+    campaign = StoredCampaign(
+        new_id(), "m", "May", "DRAFT", "p", 50, 3, None, None, None, None, None, NOW, NOW, None, None, "r", None,
+        b"", "p", 50, 3, False, None, NOW,
     )  # fmt: skip
     place = Nowhere()
     spool = Spool("utf-8", CsvLines(FIELDS, NUMBERS, Columns().name), rows)

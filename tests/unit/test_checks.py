@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.dispatch.checks import (
+from trunkline.dispatch.checker import (
     DOUBT_STEPS_S,
     CheckLimits,
     FreeChannel,

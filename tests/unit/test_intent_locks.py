@@ -1,6 +1,6 @@
 from itertools import permutations
 
-from trunkline.dispatch.intent_batch import _lock_key, _lock_keys
+from trunkline.dispatch.intent import _lock_key, _lock_keys
 
 KINDS = ("person", "merchant", "overdial", "account")
 NAMES = [(kind, subject) for kind in KINDS for subject in ("a", "b", "c")]

@@ -2,14 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 
-from trunkline.dispatch.gates import Case
-from trunkline.dispatch.gates_limits import Admitted, CountedLimits
-from trunkline.dispatch.refusals import GateRefusal, RefusalReason
+from trunkline.dispatch.cases import Case, case_of
+from trunkline.dispatch.gates import CountedLimits
 from trunkline.leads.calling_policy import CallingPolicy, resolve
 from trunkline.leads.windows import TimeSpan, Window
-from trunkline.model import Grant, PersonCalls, new_id
-from trunkline.store.dispatch import LockedLead, LockedNumber
+from trunkline.model import Grant, PersonCalls, Refusal, RefusalReason, new_id
+from trunkline.store.dispatch import LockedLead, LockedNumber, NewAttempt
 from trunkline.store.limits import LimitCounts
+from trunkline.value import replace
 
 CLOSES = datetime(2025, 6, 3, 18, tzinfo=UTC)
 BEFORE = CLOSES - timedelta(milliseconds=200)
@@ -26,7 +26,7 @@ def case(no: int) -> Case:
         merchant_max_concurrent=None, carrier="twilio", account="default", now=BEFORE, halted=None, listed_by=None,
         passed_checks=None, are_agents_elsewhere=True,
     )  # fmt: skip
-    return Case(Grant(new_id(), lead.id, 1, NUMBER.id, no, 0), lead, NUMBER, POLICY)
+    return replace(case_of(Grant(new_id(), lead.id, 1, NUMBER.id, no, 0), lead, POLICY), number=NUMBER)
 
 
 class NobodyWasCalled(dict):  # type: ignore[type-arg]  # for every question the same answer
@@ -38,7 +38,7 @@ def test_a_policys_window_is_checked_at_the_paced_start() -> None:
     counts = LimitCounts(BEFORE, persons=NobodyWasCalled(), taken={("twilio", "default"): BEFORE})
     tally = CountedLimits(counts, lambda carrier, account: 2.0)
     in_time, too_late = tally.admit(case(1)), tally.admit(case(2))
-    assert isinstance(in_time, Admitted)
-    assert (in_time.attempt.send_at, in_time.attempt.closes_at) == (BEFORE, CLOSES)
-    assert isinstance(too_late, GateRefusal)
+    assert isinstance(in_time, NewAttempt)
+    assert (in_time.intent.send_at, in_time.intent.closes_at) == (BEFORE, CLOSES)
+    assert isinstance(too_late, Refusal)
     assert (too_late.reason, too_late.due_at) == (RefusalReason.WINDOW, CLOSES + timedelta(hours=12))

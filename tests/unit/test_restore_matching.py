@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-from trunkline.dispatch.restore_matching import LostCall, match
+from trunkline.dispatch.restore_check import LostCall, match
 from trunkline.store.restores import OurNumber, WaitingLead
 from trunkline.telephony.carrier import CallView
 

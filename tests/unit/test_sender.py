@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from trunkline.clock import SystemClock
-from trunkline.dispatch.carrier_responses import CarrierResponse, CarrierResponseWriter
-from trunkline.dispatch.cooldowns import CarrierUnreachable
+from trunkline.dispatch.carrier_responses import CarrierResponseWriter
+from trunkline.dispatch.cooldowns import CarrierAnswer, CarrierUnreachable
 from trunkline.dispatch.sender import (
     RECHECK_AHEAD_S,
     Callbacks,
@@ -27,9 +27,9 @@ from trunkline.value import replace
 
 class Results:
     def __init__(self) -> None:
-        self.answers: list[CarrierResponse] = []
+        self.answers: list[CarrierAnswer] = []
 
-    def add(self, answer: CarrierResponse) -> None:
+    def add(self, answer: CarrierAnswer) -> None:
         self.answers.append(answer)
 
     async def flush(self) -> None:

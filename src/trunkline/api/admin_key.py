@@ -7,10 +7,10 @@ from pathlib import Path
 from trunkline.api import key_format
 from trunkline.errors import TrunklineError
 from trunkline.model import new_id
+from trunkline.schema.keys import ApiKey, NewKey
 from trunkline.store import audit, keys
 from trunkline.store.database import Database
-from trunkline.store.keys import ApiKey, NewKey
-from trunkline.store.tenants import PLATFORM
+from trunkline.store.tenants import PLATFORM, tenant_of
 
 NAME = "TRUNKLINE_ADMIN_KEY"
 ACTOR = "operator"
@@ -32,7 +32,14 @@ async def ensure_admin_key(database: Database, key: str) -> AdminKeyState:
     if not key_format.is_well_formed(key):
         raise AdminKeyError(_MALFORMED)
     async with database.transaction() as tx:
-        created = await keys.insert(tx, _new(key))
+        created = await keys.KEYS.insert(
+            tx,
+            NewKey(NAME, ["admin"]),
+            id=new_id(),
+            key_hash=key_format.digest(key),
+            hint=key_format.hint(key),
+            created_by=ACTOR,
+        )
         if created is not None:
             await audit.record(
                 tx, actor=ACTOR, action="key.created", subject=str(created.id), tenant=PLATFORM
@@ -71,20 +78,8 @@ def _write_private(path: Path, key: str) -> None:
         draft.unlink()
 
 
-def _new(key: str) -> NewKey:
-    return NewKey(
-        id=new_id(),
-        key_hash=key_format.digest(key),
-        hint=key_format.hint(key),
-        name=NAME,
-        scopes=["admin"],
-        tenant=PLATFORM,
-        created_by=ACTOR,
-    )
-
-
 def _state(known: ApiKey | None) -> AdminKeyState:
-    if known is not None and ("admin" not in known.scopes or not known.tenant.is_platform):
+    if known is not None and ("admin" not in known.scopes or not tenant_of(known).is_platform):
         raise AdminKeyError(f"{NAME} is a key that exists already, with fewer rights. Choose another one.")
     is_usable = known is not None and known.revoked_at is None and known.expires_at is None
     return AdminKeyState.KNOWN if is_usable else AdminKeyState.UNUSABLE

@@ -18,8 +18,8 @@ from trunkline.api.raw_routes import RawRoute
 from trunkline.api.request_context import RequestContext
 from trunkline.api.routes import ROUTERS
 from trunkline.api.store import Store
+from trunkline.schema.keys import ApiKey
 from trunkline.store import keys
-from trunkline.store.keys import ApiKey
 
 
 def create_api(deps: ApiDeps, raw_routes: Sequence[RawRoute] = ()) -> FastAPI:
@@ -35,6 +35,8 @@ def create_api(deps: ApiDeps, raw_routes: Sequence[RawRoute] = ()) -> FastAPI:
         ],
         exception_handlers={HTTPException: errors.handle, RequestValidationError: errors.handle},
         redirect_slashes=False,
+        # The name of its function is the id of an operation, and the name of the client's method.
+        generate_unique_id_function=lambda route: route.name,
         docs_url=None,
         redoc_url=None,
     )

@@ -2,21 +2,18 @@
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Protocol
 from uuid import UUID
 
 from trunkline.api.errors import not_found
 from trunkline.api.principal import Principal
 from trunkline.control.controls import campaign_subject
-from trunkline.store import controls, numbers, tenants
+from trunkline.schema.numbers import Number
+from trunkline.schema.tenants import Merchant, Reseller
+from trunkline.store import controls
 from trunkline.store.controls import Scope
 from trunkline.store.database import Connection
-from trunkline.store.tenants import PLATFORM, Tenant
-
-
-class HasOwner(Protocol):
-    @property
-    def tenant(self) -> Tenant: ...
+from trunkline.store.numbers import NUMBERS
+from trunkline.store.tenants import MERCHANTS, PLATFORM, RESELLERS, Tenant, tenant_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +31,14 @@ async def find_subject(
     conn: Connection, who: Principal, scope: Scope, subject: str, carriers: Set[str] | None
 ) -> ControlSubject:
     """Subjects of other tenants do not exist for this key; shared ones can be read."""
-    owned: HasOwner | None = None
+    owned: Reseller | Merchant | Number | None = None
     match scope:
         case Scope.RESELLER:
-            owned = await tenants.get_reseller(conn, who.tenant, subject)
+            owned = await RESELLERS.get(conn, who.tenant, subject)
         case Scope.MERCHANT:
-            owned = await tenants.get_merchant(conn, who.tenant, subject)
+            owned = await MERCHANTS.get(conn, who.tenant, subject)
         case Scope.NUMBER:
-            owned = await numbers.get(conn, who.tenant, _uuid(subject))
+            owned = await NUMBERS.get(conn, who.tenant, _uuid(subject))
             subject = str(_uuid(subject))
         case Scope.CAMPAIGN:
             owner = await controls.campaign_owner(conn, who.tenant, _uuid(subject))
@@ -51,7 +48,7 @@ async def find_subject(
             return ControlSubject(scope, subject, PLATFORM)
     if owned is None:
         raise not_found(scope.value)
-    return ControlSubject(scope, subject, owned.tenant)
+    return ControlSubject(scope, subject, tenant_of(owned))
 
 
 def _uuid(text: str) -> UUID:

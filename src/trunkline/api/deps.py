@@ -15,7 +15,7 @@ from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.store import Store
 from trunkline.clock import Clock
 from trunkline.control.flags import Flags
-from trunkline.dispatch.checks import Resolution
+from trunkline.dispatch.checker import Resolution
 from trunkline.dispatch.why import DEFAULT_VIEW, DispatchView
 from trunkline.jobs.platform.catalogue import JobsApi
 from trunkline.leads.ingest import PAYLOAD_BYTES_MAX

@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.errors import StoreUnavailable
-from trunkline.leads.ingest import OBJECT_ID, FieldProblem
+from trunkline.leads.ingest import FieldProblem
+from trunkline.schema.fields import OBJECT_ID
 
 STORE_RETRY_AFTER_S = 2
 FIELD_NAME_MAX = 100
@@ -154,6 +155,10 @@ def _sentence(detail: Mapping[str, Any]) -> str:
     """A clearer message where that of the validation is not meant for people."""
     if detail["type"] == "string_pattern_mismatch" and detail["ctx"]["pattern"] == OBJECT_ID:
         return "An id has small letters, digits, - and _ only, and begins with a letter or digit: acme-store."
+    if detail["type"] == "unexpected_keyword_argument":
+        return "Extra inputs are not permitted"
+    if detail["type"] == "dataclass_type":
+        return f"Input should be a valid dictionary or instance of {detail['ctx']['class_name']}"
     return str(detail["msg"])
 
 

@@ -16,7 +16,7 @@ from trunkline.api import key_format
 from trunkline.api.principal import Principal
 from trunkline.clock import Clock
 from trunkline.errors import StoreUnavailable
-from trunkline.store.keys import ApiKey
+from trunkline.schema.keys import ApiKey
 
 KNOWN_MAX = 10_000
 # In a cache of their own: invented keys evict only other invented keys.

@@ -1,21 +1,13 @@
 """Parts that the bodies of several routes share."""
 
-from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
 from trunkline.api.errors import conflict, not_found
-from trunkline.store.tenants import InUse
+from trunkline.store.tables import InUse
 
 T = TypeVar("T")
-
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Region = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
-WhoseAgents = Literal["ours", "elsewhere"]
-
-RESELLER = Field(None, description="The reseller it belongs to. Left out: the key's own, or the platform.")
-MERCHANT = Field(None, description="The merchant it belongs to. Left out: the key's own, or all of them.")
 
 
 class Body(BaseModel):
@@ -28,12 +20,6 @@ class Out(BaseModel):
     """A response body, read from a value of the store. It lists its fields, so that none is exposed by accident."""
 
     model_config = ConfigDict(from_attributes=True)
-
-
-class Owned(Out):
-    reseller_id: str | None = Field(description="null: the platform's.")
-    merchant_id: str | None = Field(description="null: of the whole reseller, or the platform's.")
-    created_at: datetime
 
 
 class FieldErrorOut(BaseModel):

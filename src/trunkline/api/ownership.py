@@ -4,9 +4,9 @@ from trunkline.api.auth import require_platform
 from trunkline.api.errors import forbidden, invalid, unknown
 from trunkline.api.principal import Principal
 from trunkline.leads.ingest import FieldProblem
-from trunkline.store import audit, tenants
+from trunkline.store import audit
 from trunkline.store.database import Connection
-from trunkline.store.tenants import Tenant
+from trunkline.store.tenants import MERCHANTS, RESELLERS, Tenant, tenant_of
 
 
 async def owner_of(
@@ -19,19 +19,19 @@ async def owner_of(
         return await _merchant(tx, who, reseller_id, merchant_id)
     if reseller_id is None:
         return who.tenant
-    reseller = await tenants.get_reseller(tx, who.tenant, reseller_id)
+    reseller = await RESELLERS.get(tx, who.tenant, reseller_id)
     if reseller is None:
         raise unknown("reseller_id", "reseller")
-    return reseller.tenant
+    return tenant_of(reseller)
 
 
 async def _merchant(tx: Connection, who: Principal, reseller_id: str | None, merchant_id: str) -> Tenant:
-    merchant = await tenants.get_merchant(tx, who.tenant, merchant_id)
+    merchant = await MERCHANTS.get(tx, who.tenant, merchant_id)
     if merchant is None:
         raise unknown("merchant_id", "merchant")
     if reseller_id not in (None, merchant.reseller_id):
         raise invalid(FieldProblem("reseller_id", "The merchant belongs to another reseller."))
-    return merchant.tenant
+    return tenant_of(merchant)
 
 
 def require_owner(who: Principal, owner: Tenant, thing: str) -> None:

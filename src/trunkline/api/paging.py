@@ -4,7 +4,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -13,11 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from trunkline.api.errors import ApiError
 from trunkline.api.principal import Principal
+from trunkline.schema.fields import about
+from trunkline.store.tables import LAST_ID as LAST_ID
+from trunkline.store.tables import Key
 
 LIMIT_MAX = 200
 DIGEST_LENGTH = 8
-FIRST_ID = UUID(int=0)
-LAST_ID = UUID(int=2**128 - 1)
 
 T = TypeVar("T")
 
@@ -43,8 +44,8 @@ class PageOut(BaseModel, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    items: Sequence[T]
-    next_cursor: str | None
+    items: list[T]
+    next_cursor: str | None = field(metadata=about("For the page after this one; null on the last page."))
 
 
 class Cursors:
@@ -64,6 +65,9 @@ class Cursors:
     def fetch_limit(self) -> int:
         """One more than the page: its presence shows that there is another page."""
         return self._limit + 1
+
+    def start(self, first: Key) -> Key:
+        return self.start_key(first) if isinstance(first, str) else self.start_id(first)
 
     def start_id(self, first: UUID) -> UUID:
         text = self.start_key("")
@@ -101,7 +105,7 @@ class Cursors:
         return key
 
     def page(self, rows: Sequence[T], key: Callable[[T], Any]) -> Page[T]:
-        items = rows[: self._limit]
+        items = list(rows[: self._limit])
         return Page(items, self._after(str(key(items[-1]))) if len(rows) > self._limit else None)
 
     def _after(self, key: str) -> str:

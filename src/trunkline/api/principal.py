@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, get_args
+from typing import get_args
 from uuid import UUID
 
-from trunkline.store.keys import ApiKey
-from trunkline.store.tenants import Tenant
+from trunkline.schema.keys import ApiKey
+from trunkline.schema.keys import Scope as Scope
+from trunkline.store.tenants import Tenant, tenant_of
 
-Scope = Literal["admin", "leads", "router", "read", "jobs"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 
@@ -22,7 +22,7 @@ class Principal:
 
     @classmethod
     def of(cls, key: ApiKey) -> "Principal":
-        return cls(key.id, key.name, frozenset(key.scopes), key.tenant, key.expires_at)
+        return cls(key.id, key.name, frozenset(key.scopes), tenant_of(key), key.expires_at)
 
     @property
     def actor(self) -> str:

@@ -56,20 +56,11 @@ class GiveBack(Value, frozen=True):
     how: GrantReturn
     # By Postgres's clock; 0 is now, and a negative value that many ms from now: no process's clock counts.
     until_ms: int = 0
-    # The attempt that calls the person, for BEHIND.
-    behind: UUID | None = None
-    # For PARK: the end of any call unparks it too, because it frees what the flow lacks.
-    until_a_release: bool = False
+    # For BEHIND the attempt that calls the person; `ANY_RELEASE` for a PARK that the end of any call ends too, because
+    # it frees what the flow lacks; `COOLDOWN` for a REST that Postgres may end at any time.
+    subject: str = ""
     # Whether the lead has to wait until then. False: the platform failed, and its lateness keeps counting.
     is_wait: bool = False
-    # For REST and REST_ALL: a cooldown, which Postgres may end at any time.
-    is_cooldown: bool = False
-
-    @property
-    def subject(self) -> str:
-        if self.behind is not None:
-            return str(self.behind)
-        return ANY_RELEASE if self.until_a_release else COOLDOWN if self.is_cooldown else ""
 
 
 def to_ms(moment: datetime) -> int:
@@ -81,19 +72,10 @@ async def add(
     bus: Bus, entries: Iterable[Entry], *, clock_offset_ms: int | None = None, cap: int = FLOW_CAP
 ) -> int:
     """Schedule those that are due within the horizon; returns how many were new to Valkey or moved."""
-    args: list[Word] = [
-        bus.projection,
-        bus.epoch_argument,
-        _offset(clock_offset_ms),
-        cap,
-        int(HORIZON_S * 1000),
-    ]
-    head = len(args)
-    for entry in entries:
-        args += _record(entry)
-    if len(args) == head:
+    records: list[Word] = [word for entry in entries for word in _record(entry)]
+    if not records:
         return 0
-    return int(await bus.run(_SCHEDULE, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+    return await bus.change(_SCHEDULE, [_offset(clock_offset_ms), cap, int(HORIZON_S * 1000), *records])
 
 
 def _record(entry: Entry) -> tuple[str | int, ...]:
@@ -170,13 +152,10 @@ def _grant(fields: Sequence[str]) -> Grant:
 
 async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int | None = None) -> int:
     """Free the channels of unused grants, and treat their leads as each `how` says."""
-    args: list[Word] = [bus.projection, bus.epoch_argument, _offset(clock_offset_ms)]
-    head = len(args)
+    args: list[Word] = []
     for grant in unused:
         args += (str(grant.attempt_id), grant.how.value, grant.until_ms, grant.subject, int(grant.is_wait))
-    if len(args) == head:
-        return 0
-    return int(await bus.run(_GIVE_BACK, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+    return await bus.change(_GIVE_BACK, [_offset(clock_offset_ms), *args]) if args else 0
 
 
 async def lead_count(bus: Bus) -> int:
@@ -277,8 +256,7 @@ async def mend(bus: Bus, flows: Sequence[str]) -> int:
     """Repair the keys that follow from the queues of these flows, where one was lost; returns how many."""
     mended = 0
     for first in range(0, len(flows), FLOWS_PER_MEND):
-        args: list[Word] = [bus.projection, bus.epoch_argument, *flows[first : first + FLOWS_PER_MEND]]
-        mended += int(await bus.run(_MEND_FLOWS, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+        mended += await bus.change(_MEND_FLOWS, flows[first : first + FLOWS_PER_MEND])
     return mended
 
 

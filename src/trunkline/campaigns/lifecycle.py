@@ -9,7 +9,7 @@ from typing import Literal
 
 from trunkline.control.controls import campaign_subject
 from trunkline.store import campaigns, controls
-from trunkline.store.campaigns import Campaign
+from trunkline.store.campaigns import StoredCampaign
 from trunkline.store.controls import Level, NewStop, Scope
 from trunkline.store.database import Connection
 
@@ -33,7 +33,7 @@ DONE: dict[Action, frozenset[str]] = {
 
 
 async def hold(
-    tx: Connection, campaign: Campaign, by: str, reason: str, until: datetime | None = None
+    tx: Connection, campaign: StoredCampaign, by: str, reason: str, until: datetime | None = None
 ) -> None:
     """None of its leads is called until then, or until it is released."""
     subject = campaign_subject(campaign.merchant_id, campaign.id)
@@ -45,12 +45,12 @@ async def hold(
     )
 
 
-async def let_go(tx: Connection, campaign: Campaign, by: str, reason: str, ramp_s: int = 0) -> None:
+async def let_go(tx: Connection, campaign: StoredCampaign, by: str, reason: str, ramp_s: int = 0) -> None:
     subject = campaign_subject(campaign.merchant_id, campaign.id)
     await controls.resume(tx, Scope.CAMPAIGN, subject, Level.MERCHANT, reason=reason, by=by, ramp_s=ramp_s)
 
 
-async def run(tx: Connection, campaign: Campaign, by: str, *, ramp_s: int) -> Campaign:
+async def run(tx: Connection, campaign: StoredCampaign, by: str, *, ramp_s: int) -> StoredCampaign:
     """Start or resume. Before its start time it is held until then."""
     if campaign.starts_at is not None and campaign.starts_at > campaign.now:
         await hold(tx, campaign, by, "not before its start", campaign.starts_at)
@@ -59,12 +59,14 @@ async def run(tx: Connection, campaign: Campaign, by: str, *, ramp_s: int) -> Ca
     return await campaigns.move(tx, campaign.id, "RUNNING")
 
 
-async def pause(tx: Connection, campaign: Campaign, by: str, reason: str) -> Campaign:
+async def pause(tx: Connection, campaign: StoredCampaign, by: str, reason: str) -> StoredCampaign:
     await hold(tx, campaign, by, reason)
     return await campaigns.move(tx, campaign.id, "PAUSED")
 
 
-async def stop(tx: Connection, campaign: Campaign, by: str, reason: str, *, hang_up: bool) -> Campaign:
+async def stop(
+    tx: Connection, campaign: StoredCampaign, by: str, reason: str, *, hang_up: bool
+) -> StoredCampaign:
     """From now on none of its leads is called; the keeper ends them."""
     await hold(tx, campaign, by, reason)
     return await campaigns.move(tx, campaign.id, "STOPPING", reason=reason, hang_up=hang_up)

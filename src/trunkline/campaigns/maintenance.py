@@ -6,7 +6,7 @@ from trunkline.campaigns import lifecycle
 from trunkline.loops.base import Loop
 from trunkline.states import LeadStatus
 from trunkline.store import abandonment, campaigns, lead_edits
-from trunkline.store.campaigns import Campaign
+from trunkline.store.campaigns import StoredCampaign
 from trunkline.store.database import Connection, Database
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import metrics
@@ -65,7 +65,7 @@ class CampaignMaintenance(Loop):
                 await campaigns.move(tx, campaign.id, "COMPLETED")
             return campaign.given != campaign.gives and await self._give(tx, campaign)
 
-    async def _end_leads(self, tx: Connection, campaign: Campaign) -> bool:
+    async def _end_leads(self, tx: Connection, campaign: StoredCampaign) -> bool:
         lead_ids = await campaigns.waiting(tx, campaign, limit=self._page)
         if not lead_ids:
             await lifecycle.let_go(tx, campaign, ACTOR, "stopped")
@@ -79,7 +79,7 @@ class CampaignMaintenance(Loop):
             await lead_edits.request_cancel(tx, called, reason, hang_up=campaign.stop_hangs_up)
         return True
 
-    async def _give(self, tx: Connection, campaign: Campaign) -> bool:
+    async def _give(self, tx: Connection, campaign: StoredCampaign) -> bool:
         more = await campaigns.give(tx, campaign, limit=self._page)
         if not more:
             await campaigns.mark_given(tx, campaign.id)

@@ -24,11 +24,11 @@ from trunkline.campaigns.plan_leads import People, PlannedLead, PlanRefusal, Usu
 from trunkline.campaigns.rows import Columns, reader, unmapped
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, PolicyProblem, problems
 from trunkline.leads.immutable import Frozen
-from trunkline.leads.ingest import Moment
 from trunkline.leads.retries import Retries
 from trunkline.leads.uploads import BrokenUpload, UploadRow
 from trunkline.leads.windows import Opening, WindowRule, next_opening
 from trunkline.model import Outcome
+from trunkline.schema.fields import Moment
 
 ROWS_MAX = 1_000_000
 STEP = timedelta(minutes=1)

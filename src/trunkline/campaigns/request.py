@@ -9,8 +9,9 @@ from pydantic.config import JsonDict
 
 from trunkline.leads import ingest, payloads
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy
-from trunkline.leads.ingest import FieldProblem, LeadRefused, Moment, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused
 from trunkline.model import new_id
+from trunkline.schema.fields import Moment, ObjectId, Text
 from trunkline.store.campaigns import NewCampaign
 from trunkline.store.leads import Admission
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from trunkline.leads import phones
 from trunkline.leads.ingest import PAYLOAD_PHONE
 from trunkline.leads.uploads import BrokenUpload, CsvLines, JsonArray, JsonLines, Rows, UploadRow
-from trunkline.store.campaigns import Campaign
+from trunkline.store.campaigns import StoredCampaign
 
 # The fields of a row; all other columns are part of the payload.
 FIELDS = ("phone", "external_id", "timezone", "scheduled_at", "priority", "max_attempts", "payload")
@@ -83,7 +83,7 @@ def same_person(request_id: str) -> bytes:
 class CampaignRows:
     """Rows of a file, as requests for leads of the campaign."""
 
-    def __init__(self, kind: str, campaign: Campaign, region: str | None, columns: Columns):
+    def __init__(self, kind: str, campaign: StoredCampaign, region: str | None, columns: Columns):
         self._rows = reader(kind, columns)
         self._campaign = campaign
         self._region = region
@@ -136,6 +136,6 @@ class CampaignRows:
             "request_id": f"campaign/{campaign.id}/{name}",
             "merchant_id": campaign.merchant_id,
             "campaign_id": campaign.id,
-            "pool": campaign.pool_id,
+            "pool": campaign.pool,
         }
         return defaults | named | own

@@ -4,87 +4,31 @@ trunkline pools create acme-main --merchant acme-store --overflow shared --after
 trunkline pools change acme-main --region-affinity
 """
 
-from typing import Annotated
-
 import typer
 
-from trunkline.cli.control import Context, Limit, connect
-from trunkline.cli.resource import Resource, changed_options, without_empty
+from trunkline.cli.control import Values, connect
+from trunkline.cli.resource import Resource
+from trunkline.schema.numbers import NewPool, Pool, PoolChange
 
 app = typer.Typer(help="Number pools.", no_args_is_help=True)
 app.callback()(connect)
 
+
+def _with_whole_overflow(values: Values) -> Values:
+    """Both fields change together: without a pool there is no time."""
+    return {"overflow_after_s": None} | values if "overflow_pool" in values else values
+
+
 POOLS = Resource(
     "pools",
-    (
-        "id",
-        "name",
-        "reseller_id",
-        "merchant_id",
-        "overflow_pool",
-        "overflow_after_s",
-        "region_affinity",
-        "agents",
-    ),
+    Pool,
+    {
+        "overflow_pool": ("overflow", "The pool to use when this one has no channel; `none`: no other."),
+        "overflow_after_s": ("after", "After how many seconds."),
+    },
 )
+POOLS.add_list(app, "Pools, by id.")
 POOLS.add_show(app, "One pool.")
+POOLS.add_create(app, NewPool, "Create a pool, of a merchant, of a reseller, or of the platform.")
+POOLS.add_change(app, PoolChange, "Change a pool.", _with_whole_overflow)
 POOLS.add_remove(app, "Remove a pool. Refused while anything names it.")
-
-Overflow = Annotated[
-    str, typer.Option(help="The pool to use when this one has no channel; `none`: no other.")
-]
-After = Annotated[float | None, typer.Option(min=0, help="After how many seconds.")]
-Affinity = Annotated[
-    bool | None,
-    typer.Option("--region-affinity/--no-region-affinity", help="Prefer numbers of the callee's region."),
-]
-Agents = Annotated[str, typer.Option(help="Whose agents take the calls of its leads: `ours` or `elsewhere`.")]
-
-
-@app.command("list")
-def list_pools(ctx: Context, limit: Limit = 50) -> None:
-    """Pools, by id."""
-    POOLS.list(ctx, limit=limit)
-
-
-@app.command("create")
-def create_pool(
-    ctx: Context,
-    pool_id: str,
-    name: Annotated[str, typer.Option(help="For people. Left out: the id.")] = "",
-    reseller: Annotated[str, typer.Option(help="The reseller it belongs to.")] = "",
-    merchant: Annotated[str, typer.Option(help="The merchant it belongs to.")] = "",
-    overflow: Overflow = "",
-    after: After = None,
-    region_affinity: Affinity = None,
-    agents: Agents = "",
-) -> None:
-    """Create a pool, of a merchant, of a reseller, or of the platform."""
-    POOLS.create(
-        ctx,
-        id=pool_id,
-        name=name or pool_id,
-        reseller_id=reseller,
-        merchant_id=merchant,
-        overflow_pool=overflow,
-        overflow_after_s=after,
-        region_affinity=region_affinity,
-        agents=agents,
-    )
-
-
-@app.command("change")
-def change_pool(
-    ctx: Context,
-    pool_id: str,
-    name: Annotated[str, typer.Option()] = "",
-    overflow: Overflow = "",
-    after: After = None,
-    region_affinity: Affinity = None,
-    agents: Agents = "",
-) -> None:
-    """Change a pool."""
-    changes = changed_options(overflow_pool=(overflow, overflow), overflow_after_s=(overflow, after))
-    POOLS.change(
-        ctx, pool_id, without_empty(name=name, region_affinity=region_affinity, agents=agents) | changes
-    )

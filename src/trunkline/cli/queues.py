@@ -10,12 +10,10 @@ trunkline mailbox set-aside issue 'acme/site#12' 7 --reason "nobody can read it"
 """
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from trunkline.cli.control import ROOT, Context, Limit, Reason, Remote, connect, json_of
-from trunkline.cli.resource import without_empty
+from trunkline.cli.control import Context, Limit, Reason, api_path, connect, given, json_of
 from trunkline.states import JobStatus, MailboxStatus, QueueKind, QueueStatus
 
 app = typer.Typer(
@@ -154,7 +152,7 @@ def enqueue(
     ] = "",
 ) -> None:
     """Enqueue a job. Needs the scope jobs."""
-    options = without_empty(
+    options = given(
         unique_key=unique_key,
         concurrency_key=concurrency_key,
         run_at=run_at,
@@ -331,25 +329,23 @@ def rotate_secret(ctx: Context, kind: Kind) -> None:
 @mailbox.command("close")
 def close_kind(ctx: Context, kind: Kind) -> None:
     """Close a kind that has no mailboxes."""
-    _remote(ctx).ask(lambda api: api.delete(_path("mailbox-kinds", kind)))
+    ctx.obj.ask(lambda api: api.delete(api_path("mailbox-kinds", kind)))
 
 
 def _get(ctx: Context, columns: tuple[str, ...], *path: str, **query: str | int | None) -> None:
-    remote, filters = _remote(ctx), without_empty(**query)
-    remote.show(remote.ask(lambda api: api.get(_path(*path), filters)), columns)
+    ctx.obj.get(columns, *path, query=given(**query))
 
 
 def _post(ctx: Context, columns: tuple[str, ...], *path: str, **body: Any) -> None:
-    remote = _remote(ctx)
-    remote.show(remote.ask(lambda api: api.post(_path(*path), body)), columns)
+    ctx.obj.post(columns, *path, body=body)
 
 
 def _post_until_none(ctx: Context, *path: str, **body: Any) -> None:
     """The API does a thousand at a time: ask again until it did none, and show the sums."""
-    remote = _remote(ctx)
+    remote = ctx.obj
     total: dict[str, Any] = {}
     while True:
-        done: dict[str, Any] = remote.ask(lambda api: api.post(_path(*path), body))
+        done: dict[str, Any] = remote.ask(lambda api: api.post(api_path(*path), body))
         # Whether some are left is true or false, and the last answer counts.
         total = {
             name: each if isinstance(each, bool) else total.get(name, 0) + each for name, each in done.items()
@@ -360,8 +356,8 @@ def _post_until_none(ctx: Context, *path: str, **body: Any) -> None:
 
 
 def _show_one(ctx: Context, *path: str) -> None:
-    remote = _remote(ctx)
-    found = remote.ask(lambda api: api.get(_path(*path)))
+    remote = ctx.obj
+    found = remote.ask(lambda api: api.get(api_path(*path)))
     if remote.as_json:
         remote.show(found, ())
         return
@@ -370,12 +366,3 @@ def _show_one(ctx: Context, *path: str) -> None:
     remote.show({"items": fields}, ("field", "value"))
     if waiting is not None:
         remote.show({"items": waiting}, _EVENT)
-
-
-def _remote(ctx: Context) -> Remote:
-    remote: Remote = ctx.obj
-    return remote
-
-
-def _path(*parts: str) -> str:
-    return ROOT + "".join(f"/{quote(part, safe='')}" for part in parts)

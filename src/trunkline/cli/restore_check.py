@@ -12,7 +12,7 @@ from rich.table import Table
 
 from trunkline.cli.console import out
 from trunkline.cli.doctor import engine_addresses, known_secrets
-from trunkline.dispatch.restore_check import Comparison, Refusal, RestoreCheck, Settled
+from trunkline.dispatch.restore_check import Comparison, RestoreCheck, RestoreRefusal, Settled
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings
 from trunkline.store import controls, restores
@@ -27,7 +27,7 @@ from trunkline.telephony.environment import accounts_of
 
 SHOWN_MAX = 50
 
-REFUSED: dict[Refusal, str] = {
+REFUSED: dict[RestoreRefusal, str] = {
     "kill_switch_off": "Nothing was settled: the kill switch is off, and calls may be placed right now. First: "
     'trunkline control stop kill-switch --reason "restored"',
     "calls_live": "Nothing was settled: the checker still queries the carriers about calls that were live in the "
@@ -91,7 +91,7 @@ async def _between(conn: Connection, since: datetime | None) -> Unsettled | None
     return Unsettled(since, unsettled.found_at if unsettled else (await controls.poll(conn)).now, 1)
 
 
-def _show(comparison: Comparison, done: Settled | Refusal | None) -> None:
+def _show(comparison: Comparison, done: Settled | RestoreRefusal | None) -> None:
     matching = comparison.matching
     out.print(f"Calls since {comparison.since:%Y-%m-%d %H:%M:%S} UTC, as the carriers list them:")
     for read in comparison.accounts:
@@ -128,7 +128,7 @@ def _show(comparison: Comparison, done: Settled | Refusal | None) -> None:
     out.print("\n" + _advice(done), soft_wrap=True)
 
 
-def _advice(done: Settled | Refusal | None) -> str:
+def _advice(done: Settled | RestoreRefusal | None) -> str:
     match done:
         case None:
             return "Nothing was changed. `trunkline restore-check --settle` settles these calls."
@@ -186,7 +186,7 @@ def _lead(lead: WaitingLead) -> dict[str, Any]:
     }
 
 
-def _settled(done: Settled | Refusal | None) -> dict[str, Any] | str | None:
+def _settled(done: Settled | RestoreRefusal | None) -> dict[str, Any] | str | None:
     return {"restored": done.restored, "unknown": done.unknown} if isinstance(done, Settled) else done
 
 

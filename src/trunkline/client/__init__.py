@@ -7,34 +7,20 @@ async with TrunklineClient("https://calls.example.com", api_key) as trunkline:
 import sys
 from typing import Any
 
-from trunkline.client.client import TrunklineClient
+from trunkline.client.client import SyncTrunklineClient, TrunklineClient
 from trunkline.client.errors import ApiError, FieldError, Unreachable
-from trunkline.client.models import (
-    Aborted,
-    Attempt,
-    Campaign,
-    CampaignProgress,
-    Decision,
-    Health,
-    Lead,
-    LeadWithAttempts,
-    Me,
-    Merchant,
-    Number,
-    Occurrence,
-    Pool,
-    Reminder,
-    Reopened,
-    Reseller,
-    RowProblem,
-    TimelineEvent,
-    UploadReport,
-)
+from trunkline.client.models import Aborted, CampaignProgress, Health, Reopened, RowProblem, UploadReport
 from trunkline.client.rollout import RolloutFlags
 from trunkline.client.router_settings import RouterSettings, RouterSettingsError
 from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, SmartRouterClient
 from trunkline.client.smart_router_sync import SyncSmartRouterClient
 from trunkline.client.unisolated import UNISOLATED, UnisolatedCalls
+from trunkline.schema.campaigns import Campaign
+from trunkline.schema.keys import Me
+from trunkline.schema.leads import Attempt, Decision, Lead, LeadWithAttempts, TimelineEvent
+from trunkline.schema.numbers import Number, Pool
+from trunkline.schema.reminders import Occurrence, Reminder
+from trunkline.schema.tenants import Merchant, Reseller
 
 __all__ = [
     "UNISOLATED",
@@ -66,6 +52,7 @@ __all__ = [
     "RowProblem",
     "SmartRouterClient",
     "SyncSmartRouterClient",
+    "SyncTrunklineClient",
     "TimelineEvent",
     "TrunklineClient",
     "UnisolatedCalls",

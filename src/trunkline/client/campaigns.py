@@ -1,152 +1,158 @@
 """Campaigns and reminders: many leads under one policy, and calls to one person at a local time."""
 
+import json
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
-from uuid import UUID
 
-from trunkline.client.calls import PAGE_SIZE_MAX, Calls, decoded, given, path
+from trunkline.client.decoding import decoded
 from trunkline.client.leads import report_of
-from trunkline.client.models import Campaign, CampaignProgress, Occurrence, Reminder, UploadReport
+from trunkline.client.models import UploadReport
+from trunkline.client.operations import PAGE_SIZE_MAX, ROOT, Key, given, pages, path
+from trunkline.client.transport import Transport
+from trunkline.schema.campaigns import Campaign
+from trunkline.schema.reminders import Occurrence, Reminder
 
 UPLOAD_TIMEOUT_S = 3600.0
 
 
-class CampaignCalls(Calls):
-    async def create_campaign(
-        self,
-        name: str,
-        *,
-        merchant_id: str | None = None,
-        policy: Mapping[str, Any] | None = None,
-        pool: str | None = None,
-        priority: int | None = None,
-        max_attempts: int | None = None,
-        starts_at: datetime | None = None,
-        ends_at: datetime | None = None,
-        request_id: str | None = None,
-    ) -> Campaign:
-        """A draft: upload its leads, then start it."""
-        return await self._create(
-            Campaign,
-            "campaigns",
-            name=name,
-            merchant_id=merchant_id,
-            policy=policy,
-            pool=pool,
-            priority=priority,
-            max_attempts=max_attempts,
-            starts_at=starts_at and starts_at.isoformat(),
-            ends_at=ends_at and ends_at.isoformat(),
-            request_id=request_id,
-        )
-
-    async def get_campaign(self, campaign_id: UUID | str) -> Campaign:
-        return await self._get(Campaign, "campaigns", campaign_id)
-
-    async def list_campaigns(self, *, status: str | None = None) -> AsyncIterator[Campaign]:
-        async for campaign in self._list_all(Campaign, "campaigns", PAGE_SIZE_MAX, status=status):
-            yield campaign
-
-    async def upload_campaign(
-        self,
-        campaign_id: UUID | str,
-        body: AsyncIterable[bytes],
-        content_type: str = "text/csv",
-        *,
-        columns: Mapping[str, str] | None = None,
-        encoding: str = "utf-8",
-    ) -> UploadReport:
-        """A file of any size, streamed. `columns` maps fields to columns: `{"phone": "Mobile"}`."""
-        query = [("map", f"{field}:{column}") for field, column in (columns or {}).items()]
-        where = f"{path('campaigns', campaign_id, 'leads')}?{urlencode([*query, ('encoding', encoding)])}"
-        return report_of(await self._transport.upload(where, body, content_type, {}, UPLOAD_TIMEOUT_S))
-
-    async def start_campaign(self, campaign_id: UUID | str, *, ramp_s: int = 0) -> Campaign:
-        return await self._act(campaign_id, "start", {"ramp_s": ramp_s})
-
-    async def pause_campaign(self, campaign_id: UUID | str, reason: str = "paused") -> Campaign:
-        """Within a second no new call is started."""
-        return await self._act(campaign_id, "pause", {"reason": reason})
-
-    async def resume_campaign(self, campaign_id: UUID | str, *, ramp_s: int = 0) -> Campaign:
-        return await self._act(campaign_id, "resume", {"ramp_s": ramp_s})
-
-    async def stop_campaign(
-        self, campaign_id: UUID | str, reason: str = "stopped", *, hang_up: bool = False
-    ) -> Campaign:
-        """For good. Waiting leads end; live calls go on, or are hung up with `hang_up`."""
-        return await self._act(campaign_id, "stop", {"reason": reason, "hang_up": hang_up})
-
-    async def campaign_progress(self, campaign_id: UUID | str) -> CampaignProgress:
-        return decoded(
-            CampaignProgress, await self._transport.get(path("campaigns", campaign_id, "progress"))
-        )
-
-    async def _act(self, campaign_id: UUID | str, what: str, body: dict[str, Any]) -> Campaign:
-        return decoded(Campaign, await self._transport.post(path("campaigns", campaign_id, what), body))
+async def create_campaign(
+    api: Transport,
+    name: str,
+    *,
+    merchant_id: str | None = None,
+    policy: Mapping[str, Any] | None = None,
+    pool: str | None = None,
+    priority: int | None = None,
+    max_attempts: int | None = None,
+    starts_at: datetime | None = None,
+    ends_at: datetime | None = None,
+    request_id: str | None = None,
+) -> Campaign:
+    """A draft: upload its leads, then start it."""
+    body = given(
+        name=name,
+        merchant_id=merchant_id,
+        policy=policy,
+        pool=pool,
+        priority=priority,
+        max_attempts=max_attempts,
+        starts_at=starts_at,
+        ends_at=ends_at,
+        request_id=request_id,
+    )
+    return decoded(Campaign, await api.post(f"{ROOT}/campaigns", body))
 
 
-class ReminderCalls(Calls):
-    async def create_reminder(
-        self,
-        phone: str,
-        starts_at: datetime,
-        timezone: str,
-        *,
-        merchant_id: str | None = None,
-        rrule: str | None = None,
-        message: str | None = None,
-        assistant_id: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        carrier: str | None = None,
-        pool: str | None = None,
-        request_id: str | None = None,
-    ) -> Reminder:
-        """`starts_at` is a wall time in `timezone`, so it has no zone of its own."""
-        if starts_at.tzinfo is not None:
-            raise ValueError("starts_at is a wall time: give it without a time zone")
-        return await self._create(
-            Reminder,
-            "reminders",
-            phone=phone,
-            starts_at=starts_at.isoformat(timespec="seconds"),
-            timezone=timezone,
-            merchant_id=merchant_id,
-            rrule=rrule,
-            message=message,
-            assistant_id=assistant_id,
-            payload=payload,
-            carrier=carrier,
-            pool=pool,
-            request_id=request_id,
-        )
+async def list_campaigns(api: Transport, *, status: str | None = None) -> AsyncIterator[Campaign]:
+    async for campaign in pages(api, Campaign, "campaigns", PAGE_SIZE_MAX, status=status):
+        yield campaign
 
-    async def get_reminder(self, reminder_id: UUID | str) -> Reminder:
-        return await self._get(Reminder, "reminders", reminder_id)
 
-    async def list_occurrences(self, reminder_id: UUID | str) -> AsyncIterator[Occurrence]:
-        """Its occurrences, newest first."""
-        what = f"reminders/{reminder_id}/occurrences"
-        async for occurrence in self._list_all(Occurrence, what, PAGE_SIZE_MAX):
-            yield occurrence
+async def upload_campaign(
+    api: Transport,
+    campaign_id: Key,
+    body: AsyncIterable[bytes],
+    content_type: str = "text/csv",
+    *,
+    columns: Mapping[str, str] | None = None,
+    encoding: str = "utf-8",
+) -> UploadReport:
+    """A file of any size, streamed. `columns` maps fields to columns: `{"phone": "Mobile"}`."""
+    query = [("map", f"{field}:{column}") for field, column in (columns or {}).items()]
+    where = f"{path('campaigns', campaign_id, 'leads')}?{urlencode([*query, ('encoding', encoding)])}"
+    return report_of(await api.upload(where, body, content_type, {}, UPLOAD_TIMEOUT_S))
 
-    async def ring_next(self, reminder_id: UUID | str) -> Reminder:
-        """Call the next occurrence now instead of at its time."""
-        return decoded(Reminder, await self._transport.post(path("reminders", reminder_id, "next"), {}))
 
-    async def pause_reminder(self, reminder_id: UUID | str) -> Reminder:
-        return decoded(Reminder, await self._transport.post(path("reminders", reminder_id, "pause"), {}))
+async def plan_campaign(
+    api: Transport,
+    body: AsyncIterable[bytes],
+    content_type: str = "text/csv",
+    *,
+    settings: Mapping[str, Any] | None = None,
+    merchant_id: str | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Simulates a campaign of these rows. Nobody is called, and nothing is stored."""
+    query = [("map", f"{field}:{column}") for field, column in (columns or {}).items()]
+    query += given(settings=settings and json.dumps(settings), merchant_id=merchant_id).items()
+    where = f"{ROOT}/campaigns/plan?{urlencode(query)}"
+    plan: dict[str, Any] = await api.upload(where, body, content_type, {}, UPLOAD_TIMEOUT_S)
+    return plan
 
-    async def resume_reminder(self, reminder_id: UUID | str) -> Reminder:
-        return decoded(Reminder, await self._transport.post(path("reminders", reminder_id, "resume"), {}))
 
-    async def skip_occurrence(self, reminder_id: UUID | str, wall_at: datetime | None = None) -> Reminder:
-        """The next one, or the one at a wall time."""
-        body = given(wall_at=wall_at and wall_at.isoformat(timespec="seconds"))
-        return decoded(Reminder, await self._transport.post(path("reminders", reminder_id, "skip"), body))
+async def start_campaign(api: Transport, campaign_id: Key, *, ramp_s: int = 0) -> Campaign:
+    return await _act(api, campaign_id, "start", {"ramp_s": ramp_s})
 
-    async def cancel_reminder(self, reminder_id: UUID | str, *, hang_up: bool = False) -> Reminder:
-        params: dict[str, str | int] = {"hang_up": "true" if hang_up else "false"}
-        return decoded(Reminder, await self._transport.delete(path("reminders", reminder_id), params))
+
+async def pause_campaign(api: Transport, campaign_id: Key, reason: str = "paused") -> Campaign:
+    """Within a second no new call is started."""
+    return await _act(api, campaign_id, "pause", {"reason": reason})
+
+
+async def resume_campaign(api: Transport, campaign_id: Key, *, ramp_s: int = 0) -> Campaign:
+    return await _act(api, campaign_id, "resume", {"ramp_s": ramp_s})
+
+
+async def stop_campaign(
+    api: Transport, campaign_id: Key, reason: str = "stopped", *, hang_up: bool = False
+) -> Campaign:
+    """For good. Waiting leads end; live calls go on, or are hung up with `hang_up`."""
+    return await _act(api, campaign_id, "stop", {"reason": reason, "hang_up": hang_up})
+
+
+async def _act(api: Transport, campaign_id: Key, what: str, body: dict[str, Any]) -> Campaign:
+    return decoded(Campaign, await api.post(path("campaigns", campaign_id, what), body))
+
+
+async def create_reminder(
+    api: Transport,
+    phone: str,
+    starts_at: datetime,
+    timezone: str,
+    *,
+    merchant_id: str | None = None,
+    rrule: str | None = None,
+    message: str | None = None,
+    assistant_id: str | None = None,
+    payload: Mapping[str, Any] | None = None,
+    carrier: str | None = None,
+    pool: str | None = None,
+    request_id: str | None = None,
+) -> Reminder:
+    """`starts_at` is a wall time in `timezone`, so it has no zone of its own."""
+    if starts_at.tzinfo is not None:
+        raise ValueError("starts_at is a wall time: give it without a time zone")
+    body = given(
+        phone=phone,
+        starts_at=starts_at.isoformat(timespec="seconds"),
+        timezone=timezone,
+        merchant_id=merchant_id,
+        rrule=rrule,
+        message=message,
+        assistant_id=assistant_id,
+        payload=payload,
+        carrier=carrier,
+        pool=pool,
+        request_id=request_id,
+    )
+    return decoded(Reminder, await api.post(f"{ROOT}/reminders", body))
+
+
+async def list_occurrences(api: Transport, reminder_id: Key) -> AsyncIterator[Occurrence]:
+    """Its occurrences, newest first."""
+    what = f"reminders/{reminder_id}/occurrences"
+    async for occurrence in pages(api, Occurrence, what, PAGE_SIZE_MAX):
+        yield occurrence
+
+
+async def skip_occurrence(api: Transport, reminder_id: Key, wall_at: datetime | None = None) -> Reminder:
+    """The next one, or the one at a wall time."""
+    body = given(wall_at=wall_at and wall_at.isoformat(timespec="seconds"))
+    return decoded(Reminder, await api.post(path("reminders", reminder_id, "skip"), body))
+
+
+async def cancel_reminder(api: Transport, reminder_id: Key, *, hang_up: bool = False) -> Reminder:
+    params: dict[str, str | int] = {"hang_up": "true" if hang_up else "false"}
+    return decoded(Reminder, await api.delete(path("reminders", reminder_id), params))

@@ -1,18 +1,299 @@
-"""The client: one method per operation of the API.
+"""The clients: one method per operation of the API, asynchronous and synchronous.
 
 No request is retried, with one exception: `create_lead` is idempotent by its `request_id`, so it is retried when there
 was no response.
 """
 
-from trunkline.client.calls import ROOT, decoded
-from trunkline.client.campaigns import CampaignCalls, ReminderCalls
-from trunkline.client.catalog import CatalogCalls
-from trunkline.client.leads import LeadCalls
-from trunkline.client.models import Health, Me
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trunkline.client import campaigns, leads
+from trunkline.client.decoding import decoded
+from trunkline.client.models import CampaignProgress, Health
+from trunkline.client.operations import (
+    ROOT,
+    AsyncCaller,
+    Key,
+    Listing,
+    Operation,
+    SyncCaller,
+    calling,
+    calling_list,
+    changing,
+    creating,
+    deleting,
+    downloading,
+    getting,
+    given,
+    listing,
+    path,
+    posting,
+)
 from trunkline.client.transport import Transport
+from trunkline.schema.accounts import Account, AccountChange, AccountUrls, NewAccount
+from trunkline.schema.campaigns import Campaign
+from trunkline.schema.do_not_call import (
+    DoNotCallEntriesAdded,
+    DoNotCallEntry,
+    NewDoNotCallEntries,
+    NewDoNotCallEntry,
+)
+from trunkline.schema.inbound import InboundPolicy, NewInboundPolicy
+from trunkline.schema.keys import ApiKey, CreatedKey, Me, NewKey
+from trunkline.schema.leads import LeadWithAttempts
+from trunkline.schema.mailbox_kinds import MailboxKind, MailboxKindWithSecret, NewMailboxKind
+from trunkline.schema.numbers import NewNumber, NewPool, Number, NumberChange, Pool, PoolChange
+from trunkline.schema.reminders import Reminder
+from trunkline.schema.tenants import (
+    Merchant,
+    MerchantChange,
+    NewMerchant,
+    NewReseller,
+    Reseller,
+    ResellerChange,
+)
+from trunkline.schema.webhook_endpoints import (
+    NewWebhookEndpoint,
+    WebhookEndpoint,
+    WebhookEndpointChange,
+    WebhookEndpointWithSecret,
+)
 
 
-class TrunklineClient(LeadCalls, CampaignCalls, ReminderCalls, CatalogCalls):
+async def _delete_number(api: Transport, number_id: Key, *, drain: bool = False) -> Number | None:
+    """None if it was deleted; with `drain`, the draining number while it has live calls."""
+    answer = await api.delete(path("numbers", number_id), given(drain="true" if drain else None))
+    return None if answer is None else decoded(Number, answer)
+
+
+async def _put_inbound(api: Transport, number_id: Key, policy: NewInboundPolicy) -> InboundPolicy:
+    """Replaces the policy."""
+    return decoded(InboundPolicy, await api.put(path("numbers", number_id, "inbound"), asdict(policy)))
+
+
+async def _revoke_key(api: Transport, key_id: Key) -> ApiKey:
+    return decoded(ApiKey, await api.delete(path("keys", key_id)))
+
+
+async def _me(api: Transport) -> Me:
+    """The tenant and the scopes of this client's key."""
+    return decoded(Me, await api.get(f"{ROOT}/me"))
+
+
+async def _ready(api: Transport) -> dict[str, Any]:
+    """An `ApiError` (503) if this process cannot work."""
+    status: dict[str, Any] = await api.get("/ready")
+    return status
+
+
+async def _health(api: Transport) -> Health:
+    return decoded(Health, await api.get("/health"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _All:
+    """A list without filters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MerchantFilter:
+    reseller_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NumberFilter:
+    pool: str | None = None
+    e164: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AccountFilter:
+    carrier: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PhoneFilter:
+    phone: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReminderFilter:
+    merchant_id: str | None = None
+    status: str | None = None
+    phone: str | None = None
+
+
+class _Operations:
+    create_lead = Operation(leads.create_lead)
+    create_leads = Operation(leads.create_leads)
+    upload_leads = Operation(leads.upload_leads)
+    get_lead = getting(LeadWithAttempts, "leads")
+    list_leads = Listing(leads.list_leads)
+    update_lead = Operation(leads.update_lead)
+    why = Operation(leads.why)
+    dispatch_now = Operation(leads.dispatch_now)
+    abort_lead = Operation(leads.abort_lead)
+    abort_leads = Operation(leads.abort_leads)
+    reopen_lead = Operation(leads.reopen_lead)
+    reopen_leads = Operation(leads.reopen_leads)
+    abort_request = calling("DELETE", "leads")
+    list_enrichments = calling("GET", "attempts/{attempt_id}/enrichments")
+    get_recording = downloading(f"{ROOT}/attempts/{{attempt_id}}/enrichments/{{item_id}}/recording")
+
+    create_campaign = Operation(campaigns.create_campaign)
+    get_campaign = getting(Campaign, "campaigns")
+    list_campaigns = Listing(campaigns.list_campaigns)
+    update_campaign = calling("PATCH", "campaigns/{campaign_id}")
+    plan_campaign = Operation(campaigns.plan_campaign)
+    get_campaign_results = downloading(f"{ROOT}/campaigns/{{campaign_id}}/results")
+    upload_campaign = Operation(campaigns.upload_campaign)
+    start_campaign = Operation(campaigns.start_campaign)
+    pause_campaign = Operation(campaigns.pause_campaign)
+    resume_campaign = Operation(campaigns.resume_campaign)
+    stop_campaign = Operation(campaigns.stop_campaign)
+    campaign_progress = getting(CampaignProgress, "campaigns", "progress")
+
+    create_reminder = Operation(campaigns.create_reminder)
+    get_reminder = getting(Reminder, "reminders")
+    list_reminders = listing(Reminder, "reminders", _ReminderFilter)
+    update_reminder = calling("PATCH", "reminders/{reminder_id}")
+    get_upcoming = calling("GET", "reminders/{reminder_id}/upcoming")
+    list_occurrences = Listing(campaigns.list_occurrences)
+    ring_next = posting(Reminder, "reminders", "next")
+    pause_reminder = posting(Reminder, "reminders", "pause")
+    resume_reminder = posting(Reminder, "reminders", "resume")
+    skip_occurrence = Operation(campaigns.skip_occurrence)
+    cancel_reminder = Operation(campaigns.cancel_reminder)
+
+    create_reseller = creating(NewReseller, Reseller, "resellers")
+    get_reseller = getting(Reseller, "resellers")
+    list_resellers = listing(Reseller, "resellers", _All)
+    update_reseller = changing(ResellerChange, Reseller, "resellers")
+    delete_reseller = deleting("resellers")
+
+    create_merchant = creating(NewMerchant, Merchant, "merchants")
+    get_merchant = getting(Merchant, "merchants")
+    list_merchants = listing(Merchant, "merchants", _MerchantFilter)
+    update_merchant = changing(MerchantChange, Merchant, "merchants")
+    delete_merchant = deleting("merchants")
+
+    create_pool = creating(NewPool, Pool, "pools")
+    get_pool = getting(Pool, "pools")
+    list_pools = listing(Pool, "pools", _All)
+    update_pool = changing(PoolChange, Pool, "pools")
+    delete_pool = deleting("pools")
+
+    create_number = creating(NewNumber, Number, "numbers")
+    get_number = getting(Number, "numbers")
+    list_numbers = listing(Number, "numbers", _NumberFilter)
+    update_number = changing(NumberChange, Number, "numbers")
+    delete_number = Operation(_delete_number)
+
+    list_channels = calling("GET", "numbers/{number_id}/channels")
+    free_channels = calling("POST", "channels/free")
+    get_inbound = getting(InboundPolicy, "numbers", "inbound")
+    put_inbound = Operation(_put_inbound)
+    delete_inbound = calling("DELETE", "numbers/{number_id}/inbound")
+
+    create_account = creating(NewAccount, Account, "accounts")
+    get_account = getting(Account, "accounts")
+    get_account_urls = getting(AccountUrls, "accounts", "urls")
+    list_accounts = listing(Account, "accounts", _AccountFilter)
+    update_account = changing(AccountChange, Account, "accounts")
+    delete_account = deleting("accounts")
+    ask_for_numbers = calling("POST", "accounts/numbers")
+
+    create_key = creating(NewKey, CreatedKey, "keys")
+    get_key = getting(ApiKey, "keys")
+    list_keys = listing(ApiKey, "keys", _All)
+    revoke_key = Operation(_revoke_key)
+
+    add_do_not_call_entry = creating(NewDoNotCallEntry, DoNotCallEntry, "do-not-call")
+    add_do_not_call_entries = creating(NewDoNotCallEntries, DoNotCallEntriesAdded, "do-not-call/bulk")
+    get_do_not_call_entry = getting(DoNotCallEntry, "do-not-call")
+    list_do_not_call_entries = listing(DoNotCallEntry, "do-not-call", _PhoneFilter)
+    remove_do_not_call_entry = deleting("do-not-call")
+
+    create_webhook_endpoint = creating(NewWebhookEndpoint, WebhookEndpointWithSecret, "webhook-endpoints")
+    get_webhook_endpoint = getting(WebhookEndpoint, "webhook-endpoints")
+    list_webhook_endpoints = listing(WebhookEndpoint, "webhook-endpoints", _All)
+    update_webhook_endpoint = changing(WebhookEndpointChange, WebhookEndpoint, "webhook-endpoints")
+    rotate_webhook_secret = posting(WebhookEndpointWithSecret, "webhook-endpoints", "rotate-secret")
+    delete_webhook_endpoint = deleting("webhook-endpoints")
+
+    create_mailbox_kind = creating(NewMailboxKind, MailboxKindWithSecret, "mailbox-kinds")
+    list_mailbox_kinds = listing(MailboxKind, "mailbox-kinds", _All)
+    rotate_mailbox_secret = posting(MailboxKindWithSecret, "mailbox-kinds", "rotate-secret")
+    delete_mailbox_kind = deleting("mailbox-kinds")
+
+    list_controls = calling_list("controls")
+    get_kill_switch = calling("GET", "controls/kill-switch")
+    set_kill_switch = calling("PUT", "controls/kill-switch")
+    lift_kill_switch = calling("DELETE", "controls/kill-switch")
+    get_promoter = calling("GET", "controls/promoter")
+    set_promoter = calling("PUT", "controls/promoter")
+    lift_promoter = calling("DELETE", "controls/promoter")
+    get_control = calling("GET", "controls/{scope}/{subject}")
+    set_control = calling("PUT", "controls/{scope}/{subject}")
+    lift_control = calling("DELETE", "controls/{scope}/{subject}")
+
+    list_flags = calling_list("flags")
+    evaluate_flag = calling("GET", "flags/{flag}/evaluation")
+    preview_flag = calling("POST", "flags/{flag}/preview")
+    set_flag = calling("PUT", "flags/{flag}")
+    delete_flag = calling("DELETE", "flags/{flag}")
+
+    list_packs = calling("GET", "policy/packs")
+    put_pack = calling("PUT", "policy/packs/{pack_name}")
+    delete_pack = calling("DELETE", "policy/packs/{pack_name}")
+    get_platform_policy = calling("GET", "policy")
+    put_platform_policy = calling("PUT", "policy")
+    get_reseller_policy = calling("GET", "resellers/{reseller_id}/policy")
+    put_reseller_policy = calling("PUT", "resellers/{reseller_id}/policy")
+    get_merchant_policy = calling("GET", "merchants/{merchant_id}/policy")
+    put_merchant_policy = calling("PUT", "merchants/{merchant_id}/policy")
+    delete_merchant_policy = calling("DELETE", "merchants/{merchant_id}/policy")
+    get_campaign_policy = calling("GET", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
+    put_campaign_policy = calling("PUT", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
+
+    list_jobs = calling_list("jobs")
+    enqueue_job = calling("POST", "jobs")
+    list_dead = calling_list("jobs/dead")
+    replay_dead = calling("POST", "jobs/dead/replay")
+    list_types = calling("GET", "jobs/types")
+    pause_type = calling("POST", "jobs/types/{job_type}/pause")
+    resume_type = calling("POST", "jobs/types/{job_type}/resume")
+    list_schedules = calling("GET", "jobs/schedules")
+    create_export = calling("POST", "jobs/exports")
+    get_job = calling("GET", "jobs/{job_id}")
+    get_progress = calling("GET", "jobs/{job_id}/progress")
+    get_file = downloading(f"{ROOT}/jobs/{{job_id}}/file")
+    retry_job = calling("POST", "jobs/{job_id}/retry")
+    cancel_job = calling("POST", "jobs/{job_id}/cancel")
+
+    summarize = calling("GET", "mailboxes")
+    list_stuck = calling("GET", "mailboxes/stuck")
+    list_mailboxes = calling_list("mailboxes/{kind}")
+    get_mailbox = calling("GET", "mailboxes/{kind}/{key}")
+    list_events = calling_list("mailboxes/{kind}/{key}/events")
+    append_event = calling("POST", "mailboxes/{kind}/{key}/events")
+    replay_kind = calling("POST", "mailboxes/{kind}/replay")
+    rename_kind = calling("POST", "mailboxes/{kind}/rename")
+    replay_mailbox = calling("POST", "mailboxes/{kind}/{key}/replay")
+    set_aside = calling("POST", "mailboxes/{kind}/{key}/set-aside")
+
+    list_alarms = calling_list("alarms")
+    clear_alarm = calling("POST", "alarms/{alarm_id}/clear")
+    list_audit = calling_list("audit")
+    get_overview = calling("GET", "overview")
+
+    me = Operation(_me)
+    health = Operation(_health)
+    ready = Operation(_ready)
+    metrics = downloading("/metrics")
+
+
+class TrunklineClient(AsyncCaller, _Operations):
     """Use it as `async with`, or call `close` at the end."""
 
     def __init__(self, base_url: str, api_key: str, *, timeout_s: float = 10.0):
@@ -24,12 +305,15 @@ class TrunklineClient(LeadCalls, CampaignCalls, ReminderCalls, CatalogCalls):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        await self._transport.close()
 
-    async def me(self) -> Me:
-        """The tenant and the scopes of this client's key."""
-        return decoded(Me, await self._transport.get(f"{ROOT}/me"))
+class SyncTrunklineClient(SyncCaller, _Operations):
+    """The same methods without `await`. Use it as `with`, or call `close` at the end. Thread-safe."""
 
-    async def health(self) -> Health:
-        return decoded(Health, await self._transport.get("/health"))
+    def __init__(self, base_url: str, api_key: str, *, timeout_s: float = 10.0):
+        super().__init__(Transport(base_url, api_key, timeout_s))
+
+    def __enter__(self) -> "SyncTrunklineClient":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -8,10 +8,12 @@ from datetime import datetime
 from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid4
 
-from trunkline.client.calls import PAGE_SIZE_MAX, ROOT, Calls, decoded, given, path
+from trunkline.client.decoding import decoded
 from trunkline.client.errors import ApiError, FieldError, Unreachable
-from trunkline.client.models import Aborted, Lead, LeadWithAttempts, Reopened, RowProblem, UploadReport
-from trunkline.client.transport import is_transient
+from trunkline.client.models import Aborted, Reopened, RowProblem, UploadReport
+from trunkline.client.operations import PAGE_SIZE_MAX, ROOT, Key, given, moment, pages, path, plain
+from trunkline.client.transport import Transport, is_transient
+from trunkline.schema.leads import Lead
 
 LEAD_TRIES = 4
 LEAD_FIRST_WAIT_S = 0.25
@@ -33,216 +35,212 @@ class LeadChanges(TypedDict, total=False):
     reporting_webhook_url: str | None
 
 
-class LeadCalls(Calls):
-    async def create_lead(
-        self,
-        *,
-        phone: str | None = None,
-        merchant_id: str | None = None,
-        request_id: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        scheduled_at: datetime | None = None,
-        expires_at: datetime | None = None,
-        timezone: str | None = None,
-        priority: int | None = None,
-        campaign_id: UUID | None = None,
-        pool: str | None = None,
-        max_attempts: int | None = None,
-        reporting_webhook_url: str | None = None,
-    ) -> Lead:
-        """Create a lead. The same `request_id` again returns the same lead, which is not called twice.
+async def create_lead(
+    api: Transport,
+    *,
+    phone: str | None = None,
+    merchant_id: str | None = None,
+    request_id: str | None = None,
+    payload: Mapping[str, Any] | None = None,
+    scheduled_at: datetime | None = None,
+    expires_at: datetime | None = None,
+    timezone: str | None = None,
+    priority: int | None = None,
+    campaign_id: UUID | None = None,
+    pool: str | None = None,
+    max_attempts: int | None = None,
+    reporting_webhook_url: str | None = None,
+) -> Lead:
+    """Create a lead. The same `request_id` again returns the same lead, which is not called twice.
 
-        Pass your own id (an order, a ticket) if your process may die and retry; without one, one is generated.
-        """
-        body = given(
-            request_id=request_id or str(uuid4()),
-            merchant_id=merchant_id,
-            phone=phone,
-            payload=payload,
-            scheduled_at=scheduled_at and _moment(scheduled_at),
-            expires_at=expires_at and _moment(expires_at),
-            timezone=timezone,
-            priority=priority,
-            campaign_id=campaign_id and str(campaign_id),
-            pool=pool,
-            max_attempts=max_attempts,
-            reporting_webhook_url=reporting_webhook_url,
-        )
-        return decoded(Lead, await self._post_until_answered(f"{ROOT}/leads", body))
-
-    async def create_leads(self, rows: Iterable[Mapping[str, Any]], *, atomic: bool = False) -> UploadReport:
-        """Create up to 100,000 leads: each row has the fields of `create_lead`, its `request_id` included.
-
-        A refused row does not affect the others, unless `atomic` is set: then it is an `ApiError`, and none is
-        accepted.
-        """
-        return await self.upload_leads(_lines(rows), NDJSON, atomic=atomic)
-
-    async def upload_leads(
-        self,
-        body: AsyncIterable[bytes],
-        content_type: str,
-        *,
-        atomic: bool = False,
-        timeout_s: float = UPLOAD_TIMEOUT_S,
-    ) -> UploadReport:
-        """The same from streamed bytes: CSV (`text/csv`), JSON lines or a JSON array. Sent once; idempotent."""
-        params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}
-        answer = await self._transport.upload(f"{ROOT}/leads/bulk", body, content_type, params, timeout_s)
-        return report_of(answer)
-
-    async def get_lead(self, lead_id: UUID | str) -> LeadWithAttempts:
-        return await self._get(LeadWithAttempts, "leads", lead_id)
-
-    async def why(self, lead_id: UUID | str) -> dict[str, Any]:
-        """Why the lead is not being called, and when it may be."""
-        answer: dict[str, Any] = await self._transport.get(path("leads", lead_id, "why"))
-        return answer
-
-    async def list_leads(
-        self,
-        *,
-        status: str | None = None,
-        merchant_id: str | None = None,
-        campaign_id: UUID | None = None,
-        phone: str | None = None,
-        request_id: str | None = None,
-        page_size: int = PAGE_SIZE_MAX,
-    ) -> AsyncIterator[Lead]:
-        """Every lead that matches, newest first, page by page as you iterate."""
-        filters = given(
-            status=status,
-            merchant_id=merchant_id,
-            campaign_id=campaign_id and str(campaign_id),
-            phone=phone,
-            request_id=request_id,
-        )
-        async for lead in self._list_all(Lead, "leads", page_size, **filters):
-            yield lead
-
-    async def update_lead(self, lead_id: UUID | str, **changes: Unpack[LeadChanges]) -> Lead:
-        """Change or reschedule a lead that waits. An `ApiError` (409) once it is being called or has ended."""
-        body: dict[str, Any] = dict(changes)
-        if "scheduled_at" in changes:
-            body["scheduled_at"] = _moment(changes["scheduled_at"])
-        if expires_at := changes.get("expires_at"):
-            body["expires_at"] = _moment(expires_at)
-        return await self._change(Lead, "leads", lead_id, body)
-
-    async def dispatch_now(self, lead_id: UUID | str) -> Lead:
-        """The lead is due at once. Windows, limits and stops apply as for every call."""
-        return decoded(Lead, await self._transport.post(path("leads", lead_id, "dispatch-now"), {}))
-
-    async def abort_lead(self, lead_id: UUID | str, reason: str, *, hang_up: bool = False) -> Lead:
-        """Do not call it, or not again: a lead that is being called ends with its call."""
-        params = {"reason": reason, "hang_up": "true" if hang_up else "false"}
-        return decoded(Lead, await self._transport.delete(path("leads", lead_id), dict(params)))
-
-    async def abort_leads(
-        self,
-        reason: str,
-        *,
-        lead_ids: Sequence[UUID | str] | None = None,
-        request_ids: Sequence[str] | None = None,
-        merchant_id: str | None = None,
-        campaign_id: UUID | None = None,
-        phone: str | None = None,
-        hang_up: bool = False,
-    ) -> Aborted:
-        """By lead ids, by your request ids, or all that match a filter; repeats the request until all are done.
-
-        `request_ids` are of one merchant, up to 1,000 at once.
-        """
-        body = given(
-            reason=reason,
-            lead_ids=lead_ids and [str(each) for each in lead_ids],
-            request_ids=request_ids and list(request_ids),
-            merchant_id=merchant_id,
-            campaign_id=campaign_id and str(campaign_id),
-            phone=phone,
-            hang_up=hang_up,
-        )
-        done = Aborted(0, 0)
-        while True:
-            answer = await self._transport.post(f"{ROOT}/leads/abort", body)
-            done = Aborted(
-                done.aborted + answer["aborted"], done.cancel_requested + answer["cancel_requested"]
-            )
-            if answer["complete"]:
-                return done
-
-    async def reopen_lead(
-        self,
-        lead_id: UUID | str,
-        reason: str,
-        *,
-        request_id: str | None = None,
-        scheduled_at: datetime | None = None,
-        max_attempts: int | None = None,
-    ) -> Lead:
-        """Call a finished lead again. Windows, limits and lists apply again. The same `request_id` again reopens
-        nothing; without one, one is generated."""
-        body = given(
-            reason=reason,
-            request_id=request_id or str(uuid4()),
-            scheduled_at=scheduled_at and _moment(scheduled_at),
-            max_attempts=max_attempts,
-        )
-        return decoded(Lead, await self._post_until_answered(path("leads", lead_id, "reopen"), body))
-
-    async def reopen_leads(
-        self,
-        reason: str,
-        *,
-        lead_ids: Sequence[UUID | str] | None = None,
-        outcomes: Sequence[str] | None = None,
-        finished_since: datetime | None = None,
-        finished_before: datetime | None = None,
-        merchant_id: str | None = None,
-        campaign_id: UUID | None = None,
-        phone: str | None = None,
-        request_id: str | None = None,
-        scheduled_at: datetime | None = None,
-        max_attempts: int | None = None,
-    ) -> Reopened:
-        """By ids, or all that ended with one of these outcomes since a time; repeats the request until all are done."""
-        body = given(
-            reason=reason,
-            request_id=request_id or str(uuid4()),
-            lead_ids=lead_ids and [str(each) for each in lead_ids],
-            outcomes=outcomes and list(outcomes),
-            finished_since=finished_since and _moment(finished_since),
-            finished_before=finished_before and _moment(finished_before),
-            merchant_id=merchant_id,
-            campaign_id=campaign_id and str(campaign_id),
-            phone=phone,
-            scheduled_at=scheduled_at and _moment(scheduled_at),
-            max_attempts=max_attempts,
-        )
-        reopened = 0
-        while True:
-            answer = await self._post_until_answered(f"{ROOT}/leads/reopen", body)
-            reopened += answer["reopened"]
-            if answer["complete"]:
-                return Reopened(reopened, answer["refused"])
-
-    async def _post_until_answered(self, path: str, body: dict[str, Any]) -> Any:
-        """For idempotent requests."""
-        for tries in range(1, LEAD_TRIES):
-            try:
-                return await self._transport.post(path, body)
-            except (ApiError, Unreachable) as error:
-                if not is_transient(error):
-                    raise
-            # Full jitter, so that many clients do not retry at the same time.
-            await asyncio.sleep(random.uniform(0, LEAD_FIRST_WAIT_S * 2**tries))  # noqa: S311
-        return await self._transport.post(path, body)
+    Pass your own id (an order, a ticket) if your process may die and retry; without one, one is generated.
+    """
+    body = given(
+        request_id=request_id or str(uuid4()),
+        merchant_id=merchant_id,
+        phone=phone,
+        payload=payload,
+        scheduled_at=scheduled_at,
+        expires_at=expires_at,
+        timezone=timezone,
+        priority=priority,
+        campaign_id=campaign_id,
+        pool=pool,
+        max_attempts=max_attempts,
+        reporting_webhook_url=reporting_webhook_url,
+    )
+    return decoded(Lead, await _post_until_answered(api, f"{ROOT}/leads", body))
 
 
-def _moment(moment: datetime) -> str:
-    if moment.tzinfo is None:
-        raise ValueError("a moment needs a time zone")
-    return moment.isoformat()
+async def create_leads(
+    api: Transport, rows: Iterable[Mapping[str, Any]], *, atomic: bool = False
+) -> UploadReport:
+    """Create up to 100,000 leads: each row has the fields of `create_lead`, its `request_id` included.
+
+    A refused row does not affect the others, unless `atomic` is set: then it is an `ApiError`, and none is
+    accepted.
+    """
+    return await upload_leads(api, _lines(rows), NDJSON, atomic=atomic)
+
+
+async def upload_leads(
+    api: Transport,
+    body: AsyncIterable[bytes],
+    content_type: str,
+    *,
+    atomic: bool = False,
+    timeout_s: float = UPLOAD_TIMEOUT_S,
+) -> UploadReport:
+    """The same from streamed bytes: CSV (`text/csv`), JSON lines or a JSON array. Sent once; idempotent."""
+    params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}
+    answer = await api.upload(f"{ROOT}/leads/bulk", body, content_type, params, timeout_s)
+    return report_of(answer)
+
+
+async def why(api: Transport, lead_id: Key) -> dict[str, Any]:
+    """Why the lead is not being called, and when it may be."""
+    answer: dict[str, Any] = await api.get(path("leads", lead_id, "why"))
+    return answer
+
+
+async def list_leads(
+    api: Transport,
+    *,
+    status: str | None = None,
+    merchant_id: str | None = None,
+    campaign_id: UUID | None = None,
+    phone: str | None = None,
+    request_id: str | None = None,
+    page_size: int = PAGE_SIZE_MAX,
+) -> AsyncIterator[Lead]:
+    """Every lead that matches, newest first, page by page as you iterate."""
+    filters = given(
+        status=status,
+        merchant_id=merchant_id,
+        campaign_id=campaign_id,
+        phone=phone,
+        request_id=request_id,
+    )
+    async for lead in pages(api, Lead, "leads", page_size, **filters):
+        yield lead
+
+
+async def update_lead(api: Transport, lead_id: Key, **changes: Unpack[LeadChanges]) -> Lead:
+    """Change or reschedule a lead that waits. An `ApiError` (409) once it is being called or has ended."""
+    return decoded(Lead, await api.patch(path("leads", lead_id), plain(changes)))
+
+
+async def dispatch_now(api: Transport, lead_id: Key) -> Lead:
+    """The lead is due at once. Windows, limits and stops apply as for every call."""
+    return decoded(Lead, await api.post(path("leads", lead_id, "dispatch-now"), {}))
+
+
+async def abort_lead(api: Transport, lead_id: Key, reason: str, *, hang_up: bool = False) -> Lead:
+    """Do not call it, or not again: a lead that is being called ends with its call."""
+    params = {"reason": reason, "hang_up": "true" if hang_up else "false"}
+    return decoded(Lead, await api.delete(path("leads", lead_id), dict(params)))
+
+
+async def abort_leads(
+    api: Transport,
+    reason: str,
+    *,
+    lead_ids: Sequence[Key] | None = None,
+    request_ids: Sequence[str] | None = None,
+    merchant_id: str | None = None,
+    campaign_id: UUID | None = None,
+    phone: str | None = None,
+    hang_up: bool = False,
+) -> Aborted:
+    """By lead ids, by your request ids, or all that match a filter; repeats the request until all are done.
+
+    `request_ids` are of one merchant, up to 1,000 at once.
+    """
+    body = given(
+        reason=reason,
+        lead_ids=lead_ids and list(lead_ids),
+        request_ids=request_ids and list(request_ids),
+        merchant_id=merchant_id,
+        campaign_id=campaign_id,
+        phone=phone,
+        hang_up=hang_up,
+    )
+    done = Aborted(0, 0)
+    while True:
+        answer = await api.post(f"{ROOT}/leads/abort", body)
+        done = Aborted(done.aborted + answer["aborted"], done.cancel_requested + answer["cancel_requested"])
+        if answer["complete"]:
+            return done
+
+
+async def reopen_lead(
+    api: Transport,
+    lead_id: Key,
+    reason: str,
+    *,
+    request_id: str | None = None,
+    scheduled_at: datetime | None = None,
+    max_attempts: int | None = None,
+) -> Lead:
+    """Call a finished lead again. Windows, limits and lists apply again. The same `request_id` again reopens
+    nothing; without one, one is generated."""
+    body = given(
+        reason=reason,
+        request_id=request_id or str(uuid4()),
+        scheduled_at=scheduled_at,
+        max_attempts=max_attempts,
+    )
+    return decoded(Lead, await _post_until_answered(api, path("leads", lead_id, "reopen"), body))
+
+
+async def reopen_leads(
+    api: Transport,
+    reason: str,
+    *,
+    lead_ids: Sequence[Key] | None = None,
+    outcomes: Sequence[str] | None = None,
+    finished_since: datetime | None = None,
+    finished_before: datetime | None = None,
+    merchant_id: str | None = None,
+    campaign_id: UUID | None = None,
+    phone: str | None = None,
+    request_id: str | None = None,
+    scheduled_at: datetime | None = None,
+    max_attempts: int | None = None,
+) -> Reopened:
+    """By ids, or all that ended with one of these outcomes since a time; repeats the request until all are done."""
+    body = given(
+        reason=reason,
+        request_id=request_id or str(uuid4()),
+        lead_ids=lead_ids and list(lead_ids),
+        outcomes=outcomes and list(outcomes),
+        finished_since=finished_since,
+        finished_before=finished_before,
+        merchant_id=merchant_id,
+        campaign_id=campaign_id,
+        phone=phone,
+        scheduled_at=scheduled_at,
+        max_attempts=max_attempts,
+    )
+    reopened = 0
+    while True:
+        answer = await _post_until_answered(api, f"{ROOT}/leads/reopen", body)
+        reopened += answer["reopened"]
+        if answer["complete"]:
+            return Reopened(reopened, answer["refused"])
+
+
+async def _post_until_answered(api: Transport, path: str, body: dict[str, Any]) -> Any:
+    """For idempotent requests."""
+    for tries in range(1, LEAD_TRIES):
+        try:
+            return await api.post(path, body)
+        except (ApiError, Unreachable) as error:
+            if not is_transient(error):
+                raise
+        # Full jitter, so that many clients do not retry at the same time.
+        await asyncio.sleep(random.uniform(0, LEAD_FIRST_WAIT_S * 2**tries))  # noqa: S311
+    return await api.post(path, body)
 
 
 async def _lines(rows: Iterable[Mapping[str, Any]]) -> AsyncIterator[bytes]:
@@ -256,7 +254,7 @@ async def _lines(rows: Iterable[Mapping[str, Any]]) -> AsyncIterator[bytes]:
 
 
 def _plain(value: object) -> str:
-    return _moment(value) if isinstance(value, datetime) else str(value)
+    return moment(value) if isinstance(value, datetime) else str(value)
 
 
 def report_of(answer: Mapping[str, Any]) -> UploadReport:

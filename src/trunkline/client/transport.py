@@ -26,20 +26,20 @@ class Transport:
         self._session: ClientSession | None = None
 
     async def get(self, path: str, params: dict[str, str | int] | None = None) -> Any:
-        return await self._ask("GET", path, params=params)
+        return await self.ask("GET", path, params=params)
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        return await self._ask("POST", path, json=body)
+        return await self.ask("POST", path, json=body)
 
     async def put(self, path: str, body: dict[str, Any]) -> Any:
-        return await self._ask("PUT", path, json=body)
+        return await self.ask("PUT", path, json=body)
 
     async def patch(self, path: str, body: dict[str, Any]) -> Any:
-        return await self._ask("PATCH", path, json=body)
+        return await self.ask("PATCH", path, json=body)
 
     async def delete(self, path: str, params: dict[str, str | int] | None = None) -> Any:
         """None if the response has no body."""
-        return await self._ask("DELETE", path, params=params)
+        return await self.ask("DELETE", path, params=params)
 
     async def upload(
         self,
@@ -50,7 +50,7 @@ class Transport:
         timeout_s: float,
     ) -> Any:
         """A body of any size, streamed."""
-        return await self._ask(
+        return await self.ask(
             "POST",
             path,
             data=body,
@@ -81,7 +81,7 @@ class Transport:
             self._session = ClientSession(headers=self._headers, timeout=self._timeout)
         return self._session
 
-    async def _ask(self, method: str, path: str, **options: Any) -> Any:
+    async def ask(self, method: str, path: str, **options: Any) -> Any:
         """Sent once: only the caller knows whether a request may be retried."""
         url = self._base_url + path
         try:

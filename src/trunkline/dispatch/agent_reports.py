@@ -1,11 +1,13 @@
-"""Reports of agents on their calls.
+"""Reports of agents on their calls, and the recordings of these calls.
 
 A report is written once, together with its immediate consequence (an opt-out). An agent of ours reports to the API,
 which appends to the call's mailbox in the same transaction. For an agent that the carrier runs, the carrier's webhook
-brings the report, and the fold stores it. Either way the fold joins it with the facts, whichever comes first.
+brings the report, and the fold stores it. Either way the fold joins it with the facts, whichever comes first. Carriers
+report the addresses of recordings in a webhook of their own, or with a call's end.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Literal
 from uuid import UUID
 
@@ -27,6 +29,11 @@ ReportResult = Literal["new", "known", "contradicted", "superseded", "no_call"]
 # The mailbox of a call, by its attempt.
 KIND = "call"
 _EVENT = "reported"
+# The fields with a recording's address: of Twilio and Exotel, of Plivo, of Vapi.
+_RECORDINGS = ("RecordingUrl", "RecordUrl", "recordingUrl")
+# Twilio also reports recordings that cannot be fetched: not yet, never, or no longer.
+_MISSING_RECORDINGS = frozenset({"in-progress", "processing", "absent", "failed", "deleted"})
+RECORDING_REF_MAX = 2000
 
 
 async def take(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> ReportResult:
@@ -131,3 +138,43 @@ def _event(attempt_id: UUID, turn: int) -> NewEvent:
     """Only says that there is a report; the fold reads its content under its locks."""
     dedupe_key = f"{_EVENT}:{turn}" if turn else _EVENT
     return NewEvent(KIND, str(attempt_id), dedupe_key, _EVENT, {"kind": _EVENT})
+
+
+async def store_recordings(
+    tx: Connection, batch: Mapping[str, Sequence[Event]], locked: Mapping[UUID, Attempt]
+) -> list[Wanted]:
+    """Store the addresses of recordings that came with webhooks of these calls, and return the enrichments that fetch
+    them. A recording is an item of its own, named by its address: reported twice, it is fetched once, whether or not
+    the call's agent requested an enrichment. One that cannot be stored delays no call."""
+    refs = list(
+        dict.fromkeys(
+            (each, ref) for each in locked for event in batch[str(each)] for ref in _recordings(event)
+        )
+    )
+    if not refs:
+        return []
+    stored = await apart(tx, call_reports.add_recordings(tx, refs))
+    if isinstance(stored, Exception):
+        log.error("call.recordings_not_stored", calls=len(refs), error=type(stored).__name__)
+        return []
+    return [
+        Wanted(
+            f"{attempt_id}.{sha256(ref.encode()).hexdigest()[:16]}",
+            CallSource(
+                recording_url=ref, carrier=locked[attempt_id].carrier, account=locked[attempt_id].account
+            ),
+            locked[attempt_id].tenant,
+            attempt_id,
+        )
+        for attempt_id, ref in refs
+    ]
+
+
+def _recordings(event: Event) -> Iterator[str]:
+    payload: Any = event.payload
+    raw = payload.get("raw") if isinstance(payload, dict) else None
+    if not isinstance(raw, dict) or raw.get("RecordingStatus") in _MISSING_RECORDINGS:
+        return
+    for ref in map(raw.get, _RECORDINGS):
+        if isinstance(ref, str) and 0 < len(ref) <= RECORDING_REF_MAX and ref.isprintable():
+            yield ref

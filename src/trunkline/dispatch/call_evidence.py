@@ -8,7 +8,7 @@ waits because the call seemed to have no agent. The same rules are applied again
 from datetime import timedelta
 
 from trunkline.leads import settle_decision
-from trunkline.leads.outcomes import AgentEvidence, CallVerdict, agent_of, verdict, was_answered
+from trunkline.leads.outcomes import AgentEvidence, agent_of, was_answered
 from trunkline.leads.retries import Retries
 from trunkline.model import Agent, CallFacts, Finish, LeadDecision
 from trunkline.states import AttemptState, LeadStatus
@@ -26,15 +26,6 @@ _CERTAIN = frozenset({Agent.JOINED, Agent.EXTERNAL})
 def decide(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecision:
     """The decision about the lead of an ended call. The facts name who took the call, see `with_agent`."""
     return settle_decision.after_facts(facts, attempt.report, attempt.budget, retries, attempt.read_at)
-
-
-def verdict_of(attempt: Attempt, facts: CallFacts) -> CallVerdict:
-    return verdict(facts, attempt.report)
-
-
-def verdict_without_report(attempt: Attempt) -> CallVerdict:
-    """The verdict on the call before its agent reported."""
-    return verdict(attempt.facts)
 
 
 def with_agent(attempt: Attempt, facts: CallFacts) -> CallFacts:
@@ -86,35 +77,24 @@ def _counted_again(attempt: Attempt) -> Attempt:
 
 
 def _agent(attempt: Attempt, facts: CallFacts) -> Agent:
-    allocation = attempt.allocation
+    allocation, stream_began = attempt.allocation, facts.stream_began
+    if stream_began is None and allocation is not None and allocation.was_refused:
+        stream_began = False  # the carrier requested the document again, after a refused stream
     return agent_of(
         AgentEvidence(
             is_external=attempt.carrier in STREAMLESS or facts.agent_joined is True,
             has_joined=attempt.report is not None or (allocation is not None and allocation.has_joined),
             given=facts.agent_joined,
-            stream_began=_stream_began(allocation, facts),
-            is_unnamed=_is_unnamed(attempt, facts),
+            stream_began=stream_began,
+            is_unnamed=allocation is not None and _is_unnamed(allocation, facts),
         )
     )
 
 
-def _stream_began(allocation: CallAllocation | None, facts: CallFacts) -> bool | None:
-    """What the carrier reports of the stream; its request for the document after a refused stream counts as well."""
-    if facts.stream_began is None and allocation is not None and allocation.was_refused:
-        return False
-    return facts.stream_began
-
-
-def _is_unnamed(attempt: Attempt, facts: CallFacts) -> bool:
+def _is_unnamed(allocation: CallAllocation, facts: CallFacts) -> bool:
     """The pod sent a heartbeat during the call that did not name it. If its last heartbeat came after the end, the
     earlier ones are not known."""
-    allocation = attempt.allocation
-    if (
-        allocation is None
-        or allocation.begun_at is None
-        or allocation.unnamed_at is None
-        or facts.ended_at is None
-    ):
+    if allocation.begun_at is None or allocation.unnamed_at is None or facts.ended_at is None:
         return False
     answered_at = facts.answered_at or allocation.begun_at
     return max(allocation.begun_at, answered_at) + HEARTBEAT_GRACE <= allocation.unnamed_at < facts.ended_at

@@ -8,13 +8,13 @@ what comes with a call (a report, recordings, enrichment jobs) is written in sav
 failed for ever would hold its channel for ever.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch import agent_reports, call_evidence, late_facts, missing_agents, recordings
+from trunkline.dispatch import agent_reports, call_evidence, late_facts, missing_agents
 from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownWriter, failed_for_us
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.jobs.platform.enrichment import EnrichmentService, Wanted
@@ -25,7 +25,7 @@ from trunkline.mailbox.handler import AfterCommit, Batch, Done
 from trunkline.mailbox.worker import WorkerLimits
 from trunkline.model import CallFacts, LeadDecision
 from trunkline.states import ATTEMPT_MOVES, LIVE, WRITTEN_OFF, AttemptState
-from trunkline.store import attempts, call_reports
+from trunkline.store import attempts
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection, apart
 from trunkline.store.jobs import Inserted
@@ -77,47 +77,38 @@ class CallFold:
     async def _write(
         self, batch: Batch, facts: Mapping[UUID, list[Fact]], parked: list[Parked], tx: Connection
     ) -> AfterCommit:
-        locked: Mapping[UUID, Attempt] = await attempts.lock(tx, list(facts))
+        locked = await attempts.lock(tx, list(facts))
         for unknown in facts.keys() - locked.keys():
             parked += _all_parked(batch[str(unknown)], "there is no such attempt")
         if enrichments := await agent_reports.store_carried(tx, batch, locked, parked):
             locked = await attempts.lock(tx, list(locked))  # with their reports
         facts, foreign = _separate_foreign(locked, facts)
-        locked = await self._reattach(tx, locked, facts)
+        written_off = [attempt for attempt in locked.values() if attempt.facts.state in WRITTEN_OFF]
+        reappeared = [attempt for attempt in written_off if _has_reappeared(attempt, facts[attempt.id])]
+        if reappeared:
+            # Their leads are being called again, unless a newer attempt calls them already.
+            await attempts.reattach_leads(tx, reappeared)
+            locked = await attempts.lock(tx, list(locked))
         folded = {attempt.id: _facts(attempt, facts[attempt.id]) for attempt in locked.values()}
         changed = {each: known for each, known in folded.items() if known != locked[each].facts}
         applied = await _apply(tx, locked, changed)
-        enrichments += await _store_recordings(tx, batch, locked)
-        enrichment_jobs = await self._request_enrichment(tx, enrichments)
-        late = await late_facts.follow(tx, locked, applied)
-        decisions = _decisions(locked, applied)
+        enrichments += await agent_reports.store_recordings(tx, batch, locked)
+        enrichment_jobs = await self._request_enrichment(tx, enrichments) if enrichments else []
+        late = await late_facts.follow(tx, locked, applied) if written_off else {}
+        ended = [each for each, known in applied.items() if _has_ended(locked[each], known)]
+        decisions: dict[UUID, Decide] = {each: partial(_decide, applied[each]) for each in ended}
         settlement = await self._settler.settle(tx, locked, decisions, applied)
         await self._settler.revise(tx, locked, applied, settlement)
         await missing_agents.follow(tx, locked, applied, settlement.ends)
         if foreign:
             await raise_alarm(tx, "foreign_call", "", {"calls": foreign})
-        await late_facts.report(tx, late)
-        return partial(self._follow_up, settlement, enrichment_jobs, _failures(locked, applied, decisions))
-
-    async def _reattach(
-        self, tx: Connection, locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
-    ) -> Mapping[UUID, Attempt]:
-        """Leads of calls that reappeared are being called again, unless a newer attempt calls them already."""
-        reappeared = [
-            attempt
-            for attempt in locked.values()
-            # No other call can have reappeared, so the others need not be folded twice.
-            if attempt.facts.state in WRITTEN_OFF
-            and late_facts.may_be_reattached(attempt)
-            and late_facts.has_reappeared(attempt, fold(attempt.facts, facts[attempt.id]))
-        ]
-        if not reappeared:
-            return locked
-        await late_facts.reattach_leads(tx, reappeared)
-        return await attempts.lock(tx, list(locked))
+        if late:
+            await late_facts.report(tx, late)
+        failures = [failure for each in ended if (failure := _failure(locked[each], applied[each]))]
+        return partial(self._follow_up, settlement, enrichment_jobs, failures)
 
     async def _request_enrichment(self, tx: Connection, wanted: Sequence[Wanted]) -> list[Inserted]:
-        if self._enrichment is None or not wanted:
+        if self._enrichment is None:
             return []
         jobs = await apart(tx, self._enrichment.enqueue(tx, wanted))
         if isinstance(jobs, Exception):
@@ -133,18 +124,6 @@ class CallFold:
         await settlement.publish(self._bus)
         if failures:
             await self._cooldowns.note(failures)
-
-
-async def _store_recordings(tx: Connection, batch: Batch, locked: Mapping[UUID, Attempt]) -> list[Wanted]:
-    """A recording that cannot be stored delays no call."""
-    refs = recordings.found_in(batch, list(locked))
-    if not refs:
-        return []
-    stored = await apart(tx, call_reports.add_recordings(tx, refs))
-    if isinstance(stored, Exception):
-        log.error("call.recordings_not_stored", calls=len(refs), error=type(stored).__name__)
-        return []
-    return recordings.to_fetch(refs, locked)
 
 
 def _attempt_id(key: str) -> UUID | None:
@@ -228,13 +207,15 @@ async def _is_applied(tx: Connection, facts: Mapping[UUID, CallFacts]) -> bool:
     return True
 
 
-def _decisions(locked: Mapping[UUID, Attempt], changed: Mapping[UUID, CallFacts]) -> dict[UUID, Decide]:
-    return {
-        attempt_id: partial(_decide, facts)
-        for attempt_id, facts in changed.items()
-        if facts.state is AttemptState.ENDED
-        and AttemptState.ENDED in ATTEMPT_MOVES[locked[attempt_id].facts.state]
-    }
+def _has_reappeared(attempt: Attempt, facts: Sequence[Fact]) -> bool:
+    """A call that was written off, and may be its lead's again."""
+    return late_facts.may_be_reattached(attempt) and fold(attempt.facts, facts).state not in WRITTEN_OFF
+
+
+def _has_ended(attempt: Attempt, facts: CallFacts) -> bool:
+    """By these facts, and not before."""
+    is_new = AttemptState.ENDED in ATTEMPT_MOVES[attempt.facts.state]
+    return facts.state is AttemptState.ENDED and is_new
 
 
 def _decide(facts: CallFacts, attempt: Attempt, retries: Retries) -> LeadDecision:
@@ -252,24 +233,17 @@ def _failed_for_us(attempt: Attempt, facts: CallFacts) -> Rejected | Throttled |
     return None if facts.answered_at is not None else failed_for_us(attempt.carrier, facts.end_reason)
 
 
-def _failures(
-    locked: Mapping[UUID, Attempt], applied: Mapping[UUID, CallFacts], decided: Collection[UUID]
-) -> list[CarrierAnswer]:
-    """Calls that the carrier accepted and then failed because of us, as answers to their requests."""
-    failures = []
-    for attempt_id in decided:
-        attempt, facts = locked[attempt_id], applied[attempt_id]
-        if place := _failed_for_us(attempt, facts):
-            account = (attempt.carrier, attempt.account)
-            failures.append(
-                CarrierAnswer(
-                    attempt_id,
-                    attempt.lead_id,
-                    account,
-                    attempt.number_id,
-                    attempt.phone,
-                    place,
-                    after_acceptance=True,
-                )
-            )
-    return failures
+def _failure(attempt: Attempt, facts: CallFacts) -> CarrierAnswer | None:
+    """A call that the carrier accepted and then failed because of us, as an answer to its request."""
+    place = _failed_for_us(attempt, facts)
+    if place is None:
+        return None
+    return CarrierAnswer(
+        attempt.id,
+        attempt.lead_id,
+        (attempt.carrier, attempt.account),
+        attempt.number_id,
+        attempt.phone,
+        place,
+        after_acceptance=True,
+    )

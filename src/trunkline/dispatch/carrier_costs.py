@@ -9,8 +9,8 @@ from trunkline.store import carrier_costs
 from trunkline.store.carrier_costs import CostReading
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger
-from trunkline.telephony.carrier import ListUnavailable
-from trunkline.telephony.carrier_registry import PRICES_LATER, CarrierConfigError
+from trunkline.telephony.carrier import Unavailable
+from trunkline.telephony.carrier_registry import PRICES_LATER
 from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
@@ -35,12 +35,11 @@ class CarrierCosts(Loop):
 
     async def _read(self, reading: CostReading) -> int:
         kept, is_complete = 0, True
-        try:
-            carrier = self._carriers.get(reading.carrier, reading.account)
-        except CarrierConfigError:
+        carrier = self._carriers.find(reading.carrier, reading.account)
+        if carrier is None:
             return 0  # the lease expires
         async for page in carrier.ended_calls(reading.since, reading.until):
-            if isinstance(page, ListUnavailable):
+            if isinstance(page, Unavailable):
                 log.warning("costs.list_unavailable", carrier=reading.carrier, reason=page.reason)
                 is_complete = False
                 break

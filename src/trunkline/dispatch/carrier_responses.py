@@ -12,17 +12,16 @@ from functools import partial
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
+from trunkline.control.raising import raise_alarm
 from trunkline.crashpoint import crash_point
-from trunkline.dispatch import unexplained
 from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownWriter, end_reason
-from trunkline.dispatch.intent import slow_account
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.errors import BusUnavailable
 from trunkline.leads import settle_decision
 from trunkline.leads.retries import Retries
-from trunkline.model import Finish, Intent, LeadDecision, Outcome, Retry
+from trunkline.model import Finish, LeadDecision, Outcome, Retry
 from trunkline.states import AttemptState
-from trunkline.store import attempts, cooldowns
+from trunkline.store import attempts, cooldowns, dispatch
 from trunkline.store.attempts import Attempt, Result, Unexplained
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE, Connection, Database
@@ -36,26 +35,15 @@ log = get_logger(__name__)
 MAX_DELAY_S = 0.03
 BATCH_MAX = 200
 RETRY_AFTER_S = 1.0
+# A call that the dialer itself did not send costs its lead nothing; the delay only prevents a hot loop.
+NOT_SENT_DELAY_S = 1.0
+UNEXPLAINED_ALARM = "unexplained_refusals"
+# From this many unexplained refusals of one lead in a row on it is no coincidence.
+ALARM_FROM = 3
 # A code in no table counts against the lead if the account accepted other calls this recently, or since its first such
 # code.
 ACCEPTED_RECENTLY = timedelta(seconds=60)
-# A call that the dialer itself did not send costs its lead nothing; the delay only prevents a hot loop.
-NOT_SENT_DELAY_S = 1.0
-
-
-class CarrierResponse(Value, frozen=True):
-    """A carrier's response to the call of this intent."""
-
-    intent: Intent
-    place: PlaceResult
-
-    @property
-    def attempt_id(self) -> UUID:
-        return self.intent.attempt_id
-
-    @property
-    def account(self) -> AccountName:
-        return self.intent.carrier, self.intent.account
+ONCE = Unexplained(1)
 
 
 class CarrierResponseWriter:
@@ -66,10 +54,10 @@ class CarrierResponseWriter:
         self._bus = bus
         self._settler = settler
         self._cooldowns = cooldown_writer
-        self._waiting: list[CarrierResponse] = []
+        self._waiting: list[CarrierAnswer] = []
         self._writer: asyncio.Task[None] | None = None
 
-    def add(self, response: CarrierResponse) -> None:
+    def add(self, response: CarrierAnswer) -> None:
         self._waiting.append(response)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._drain(), name="results")
@@ -99,50 +87,37 @@ class CarrierResponseWriter:
                     continue
                 # The checker will ask the carrier about the call.
                 log.error("results.not_written", attempt_id=str(batch[0].attempt_id), exc_info=error)
-                settlement = Settlement()
+                settlement = None
             del self._waiting[: len(batch)]
             one_by_one = max(0, one_by_one - 1)
-            await self._publish(settlement)
+            if settlement is not None:
+                await self._publish(settlement)
             await self._slow_down(batch)
-            await self._cooldowns.note([_as_carrier_answer(response) for response in batch])
+            await self._cooldowns.note(batch)
 
-    async def _write(self, batch: Sequence[CarrierResponse]) -> Settlement:
+    async def _write(self, batch: Sequence[CarrierAnswer]) -> Settlement | None:
+        """None: no response decides about a lead."""
         crash_point("results.before_write")
-        settling = {
-            response.attempt_id: response.place
-            for response in batch
-            if isinstance(response.place, Rejected | Throttled)
-        }
-        accepted = [response for response in batch if response.attempt_id not in settling]
+        settling = [response for response in batch if isinstance(response.place, Rejected | Throttled)]
+        accepted = [response for response in batch if not isinstance(response.place, Rejected | Throttled)]
         if accepted:
             async with self._database.connection() as conn:
                 await attempts.write_results(conn, [_result(response) for response in accepted])
-        if not settling:
-            return Settlement()
-        return await self._settle(
-            [response for response in batch if response.attempt_id in settling], settling
-        )
+        return await self._settle(settling) if settling else None
 
-    async def _settle(
-        self, batch: Sequence[CarrierResponse], settling: Mapping[UUID, Rejected | Throttled]
-    ) -> Settlement:
+    async def _settle(self, batch: Sequence[CarrierAnswer]) -> Settlement:
         """Refusals decide about leads, so their leads are locked first."""
         async with self._database.transaction() as tx:
-            locked = await attempts.lock(tx, list(settling))
+            locked = await attempts.lock(tx, [response.attempt_id for response in batch])
             moved = await attempts.write_results(tx, [_result(response) for response in batch])
-            unexplained_responses = [
-                each for each in batch if each.attempt_id in moved and _is_unexplained(each.place)
-            ]
-            refusals = await _unexplained(tx, unexplained_responses, locked) if unexplained_responses else {}
+            written = [response for response in batch if response.attempt_id in moved]
+            unexplained = await unexplained_refusals(tx, written, locked)
             decisions: dict[UUID, Decide] = {
-                response.attempt_id: refusals.get(response.attempt_id)
-                or partial(_decide, settling[response.attempt_id])
-                for response in batch
-                if response.attempt_id in moved
+                response.attempt_id: partial(_decide, response.place) for response in written
             }
-            settlement = await self._settler.settle(tx, locked, decisions)
-            for each in sorted(refusals.values(), key=lambda each: each.account):
-                await each.report(tx)
+            settlement = await self._settler.settle(tx, locked, decisions | unexplained)
+            for refusal in sorted(unexplained.values(), key=lambda refusal: refusal.account):
+                await refusal.report(tx)
             return settlement
 
     async def _publish(self, settlement: Settlement) -> None:
@@ -151,7 +126,7 @@ class CarrierResponseWriter:
         except BusUnavailable as error:
             log.warning("results.bus_unavailable", error=str(error))
 
-    async def _slow_down(self, batch: Sequence[CarrierResponse]) -> None:
+    async def _slow_down(self, batch: Sequence[CarrierAnswer]) -> None:
         """Accounts whose carrier replied 429. The calls themselves are written by now."""
         waits_s: dict[tuple[str, str], float] = {}
         for response in batch:
@@ -165,30 +140,24 @@ class CarrierResponseWriter:
                 log.warning("results.account_not_slowed", carrier=carrier, error=str(error))
 
 
-def _as_carrier_answer(response: CarrierResponse) -> CarrierAnswer:
-    intent = response.intent
-    return CarrierAnswer(
-        intent.attempt_id,
-        intent.lead_id,
-        response.account,
-        intent.number_id,
-        intent.to_phone,
-        response.place,
-        is_probe=intent.is_probe,
-    )
+async def slow_account(database: Database, carrier: str, account: str, seconds: float) -> None:
+    """The carrier replied 429. A transaction of its own: writing results locks attempts, and limits are locked
+    first."""
+    async with database.connection() as conn:
+        await dispatch.slow_account(conn, f"{carrier}/{account}", seconds)
 
 
-def _is_unexplained(place: PlaceResult) -> bool:
-    return isinstance(place, Rejected) and place.blames == "unknown"
-
-
-class _UnexplainedRefusal(Value, frozen=True):
-    """The `Decide` of a refusal of unknown cause."""
+class UnexplainedRefusal(Value, frozen=True):
+    """The `Decide` of a refusal with a code in no table, or of a call that was never placed: whether account or lead is
+    the cause is unknown. While the account accepts other calls the lead is the cause, and the third refusal ends it. A
+    lead that is alone, or on a quiet account, proves nothing: the refusal is not counted, the lead retries with growing
+    delays, and an alarm reports it."""
 
     account: AccountName
     code: str
-    lead_id: UUID
-    known: Unexplained
+    lead_id: UUID | None
+    # In a row, with this one.
+    times: int
     others_were_accepted: bool
 
     def __call__(self, attempt: Attempt, retries: Retries) -> LeadDecision:
@@ -197,38 +166,54 @@ class _UnexplainedRefusal(Value, frozen=True):
             attempt.budget,
             retries,
             others_were_accepted=self.others_were_accepted,
-            times=self.known.times,
+            times=self.times,
         )
 
     async def report(self, tx: Connection) -> None:
-        """Only if no attempt was charged: a lead that is charged ends by itself."""
-        if not self.others_were_accepted:
-            await unexplained.report(tx, self.account, self.code, self.lead_id, self.known)
+        """Only if no attempt was charged: a lead that is charged ends by itself. Last in its transaction, as all alarms
+        are."""
+        if not self.others_were_accepted and self.times >= ALARM_FROM:
+            detail = {"code": self.code, "lead_id": str(self.lead_id), "times": self.times}
+            await raise_alarm(tx, UNEXPLAINED_ALARM, "/".join(self.account), detail)
 
 
-async def _unexplained(
-    tx: Connection, refused: Sequence[CarrierResponse], locked: Mapping[UUID, Attempt]
-) -> dict[UUID, _UnexplainedRefusal]:
-    """By attempt. Times are Postgres's own."""
-    taken_at = await cooldowns.taken_at(tx, sorted({response.account for response in refused}))
-    histories = await unexplained.history(
-        tx, {response.attempt_id: locked[response.attempt_id] for response in refused}
-    )
+async def unexplained_refusals(
+    tx: Connection, answers: Sequence[CarrierAnswer], locked: Mapping[UUID, Attempt]
+) -> dict[UUID, UnexplainedRefusal]:
+    """By attempt, of those whose cause is unknown. Written as refused, under the locks of their leads; times are
+    Postgres's own."""
+    refused = [
+        (answer, answer.place)
+        for answer in answers
+        if isinstance(answer.place, Rejected) and answer.place.blames == "unknown"
+    ]
+    if not refused:
+        return {}
+    taken_at = await cooldowns.taken_at(tx, sorted({answer.account for answer, _ in refused}))
+    known = await history(tx, [locked[answer.attempt_id] for answer, _ in refused])
     refusals = {}
-    for response in refused:
-        assert isinstance(response.place, Rejected), "the others were not refused"
-        now, known = locked[response.attempt_id].read_at, histories[response.attempt_id]
-        assert now is not None, "read under its lock"
-        are_taken = unexplained.were_others_accepted(
-            taken_at.get(response.account), now - ACCEPTED_RECENTLY, known
+    for answer, place in refused:
+        now, earlier, taken = (
+            locked[answer.attempt_id].read_at,
+            known[answer.attempt_id],
+            taken_at.get(answer.account),
         )
-        refusals[response.attempt_id] = _UnexplainedRefusal(
-            response.account, response.place.code, response.intent.lead_id, known, are_taken
+        assert now is not None, "read under its lock"
+        # On a quiet account, and for the last lead of a campaign, the lead's first refusal is longer ago.
+        since = min(now - ACCEPTED_RECENTLY, earlier.first_at or now)
+        refusals[answer.attempt_id] = UnexplainedRefusal(
+            answer.account, place.code, answer.lead_id, earlier.times, taken is not None and taken > since
         )
     return refusals
 
 
-def _result(response: CarrierResponse) -> Result:
+async def history(tx: Connection, refused: Sequence[Attempt]) -> dict[UUID, Unexplained]:
+    """How often in a row the leads of these attempts were refused so, by attempt. Under the locks of their leads."""
+    by_lead = await attempts.unexplained(tx, {each.lead_id for each in refused if each.lead_id})
+    return {each.id: by_lead.get(each.lead_id, ONCE) if each.lead_id else ONCE for each in refused}
+
+
+def _result(response: CarrierAnswer) -> Result:
     match response.place:
         case Accepted(call_id=call_id):
             return Result(response.attempt_id, AttemptState.ACCEPTED, call_id)
@@ -240,7 +225,7 @@ def _result(response: CarrierResponse) -> Result:
             return Result(response.attempt_id, AttemptState.IN_DOUBT, reason=reason)
 
 
-def _decide(place: Rejected | Throttled, attempt: Attempt, retries: Retries) -> LeadDecision:
+def _decide(place: PlaceResult, attempt: Attempt, retries: Retries) -> LeadDecision:
     match place:
         case Rejected(reason="not_sent_in_time"):
             return Retry(NOT_SENT_DELAY_S, counted=False)
@@ -248,7 +233,7 @@ def _decide(place: Rejected | Throttled, attempt: Attempt, retries: Retries) -> 
             return Finish(Outcome.CARRIER_ERROR, code)  # the carrier refuses this destination at any time
         case Rejected(code=code, blames="destination"):
             return settle_decision.after_refusal(code, attempt.budget, retries)
-        case Rejected():
-            return settle_decision.after_our_failing()
         case Throttled(retry_after_s=retry_after_s):
             return settle_decision.after_throttling(retry_after_s)
+        case _:
+            return settle_decision.after_our_failing()

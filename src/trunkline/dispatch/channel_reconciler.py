@@ -17,22 +17,26 @@ them (`free_dead`).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from uuid import UUID
 
 from trunkline.bus import channels, epoch, schedule
+from trunkline.bus.channels import ALL, Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.schedule import GiveBack, GrantReturn, to_ms
 from trunkline.control.controls import Controls
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch import configuration
-from trunkline.dispatch.rollout import Rollout
+from trunkline.dispatch.rollout import LEFT_OUT, Rollout
 from trunkline.loops.base import Loop
 from trunkline.model import Holder, NumberLimit
+from trunkline.settings.tiers import COMMON, own_tier
+from trunkline.store import cooldowns
 from trunkline.store import schedule as store_schedule
-from trunkline.store.database import Database
+from trunkline.store.controls import Scope
+from trunkline.store.database import Connection, Database
 from trunkline.telemetry import get_logger, metrics
+from trunkline.value import replace
 
 log = get_logger(__name__)
 
@@ -43,6 +47,7 @@ NUMBERS_PER_RUN = 100
 # dialled. After an outage in which 200 calls really ended, 200 channels are freed, and reconciling must not stop.
 MASS_FREE_MIN = 50
 MASS_FREE_SHARE = 0.2
+_SUBJECTS = {Scope.RESELLER: "r", Scope.MERCHANT: "m", Scope.CAMPAIGN: "c"}
 
 
 def is_mass_free(unconfirmed: int, held: int) -> bool:
@@ -81,7 +86,7 @@ class ChannelReconciler(Loop):
         await epoch.ensure(self._bus)
         projected, calls = await channels.holders_and_calls(self._bus)
         async with self._database.connection() as conn:
-            config = await configuration.read(conn, self._controls, self._rollout)
+            config = await read_configuration(conn, self._controls, self._rollout)
             stored = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
         self._remember(projected, stored, now_ms)
@@ -179,3 +184,44 @@ def _report(limits: Sequence[NumberLimit], stored: Sequence[Holder]) -> None:
         in_use[str(holder.number_id)] = in_use.get(str(holder.number_id), 0.0) + 1
     metrics.set_exactly(metrics.CHANNELS_IN_USE, in_use)
     metrics.set_exactly(metrics.CHANNELS_MAX, {str(limit.number_id): limit.max_channels for limit in limits})
+
+
+async def read_configuration(
+    conn: Connection, controls: Controls, rollout: Rollout | None = None
+) -> Configuration:
+    numbers = await store_schedule.numbers(conn)
+    left_out = await rollout.left_out(conn) if rollout else ()
+    return Configuration(
+        numbers=tuple(_allowed(limit, carrier, controls) for limit, carrier in numbers),
+        weights=await store_schedule.weights(conn),
+        caps=await store_schedule.caps(conn),
+        stops={f"m/{merchant}": LEFT_OUT for merchant in left_out} | stops(controls),
+        tiers=_own_tiers(await store_schedule.merchant_tiers(conn)),
+        ungated=frozenset(await store_schedule.ungated(conn)),
+        overdialled=frozenset(await store_schedule.overdialled(conn)),
+        cooling=await cooldowns.resting(conn),
+    )
+
+
+def _own_tiers(configs: Mapping[str, str]) -> dict[str, str]:
+    own = {merchant: own_tier(merchant, config) for merchant, config in configs.items()}
+    return {merchant: tier for merchant, tier in own.items() if tier and tier not in COMMON}
+
+
+def stops(controls: Controls) -> dict[str, str]:
+    """By the subjects of the scripts: everything, a reseller, a merchant, a campaign."""
+    if everything := controls.stopped():
+        return {ALL: everything.reason}
+    by_subject = {}
+    for control in controls.in_force:
+        kind = _SUBJECTS.get(control.scope)
+        if kind and control.phase(controls.now()) == "stopped":
+            by_subject[f"{kind}/{control.subject}"] = control.reason
+    return by_subject
+
+
+def _allowed(limit: NumberLimit, carrier: str, controls: Controls) -> NumberLimit:
+    """A number that is stopped, by itself or with its carrier, gets no grants."""
+    stop = controls.stopped(number_id=limit.number_id, carrier=carrier)
+    is_its_own = stop is not None and stop.scope in (Scope.NUMBER, Scope.CARRIER)
+    return replace(limit, max_channels=0) if is_its_own else limit

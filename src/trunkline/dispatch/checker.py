@@ -1,46 +1,40 @@
 """The in-doubt checker: finds attempts without recent events, and queries the carrier about them.
 
-It appends what it learns to the call's mailbox, as if the carrier had sent it: facts are folded in one way only.
-`absent` and `unknown` are our own conclusions, and are settled here.
+Every attempt that holds a channel is checked from time to time, whatever happened to the process that made it. Nothing
+is closed by time alone: the checker queries the carrier first (`next_step`). The carrier's call list resolves in-doubt
+attempts. The checker reads it at 5 s, 30 s, 2 min and 10 min; only a list that was read to its end and lacks the call
+past the horizon makes it `absent`.
+
+The checker appends what it learns to the call's mailbox, as if the carrier had sent it: facts are folded in one way
+only. `absent` and `unknown` are our own conclusions, and are settled here.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Literal
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
-from trunkline.dispatch import queried_calls, unexplained
-from trunkline.dispatch.checks import (
-    RETRY_S,
-    CheckLimits,
-    FreeChannel,
-    MarkInDoubt,
-    QueryCall,
-    QueryList,
-    Resolution,
-    Wait,
-    next_step,
-)
-from trunkline.dispatch.settlement import Settlement, Settler
-from trunkline.leads import settle_decision
+from trunkline.dispatch.carrier_responses import UnexplainedRefusal, history
+from trunkline.dispatch.live_calls import append, looked_up
+from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.leads.retries import Retries
 from trunkline.loops.base import Loop
 from trunkline.mailbox.inbox import Inbox
 from trunkline.model import Finish, LeadDecision, Outcome
 from trunkline.states import AttemptState
 from trunkline.store import attempts, cooldowns, live_calls
-from trunkline.store.attempts import AttemptCheck
+from trunkline.store.attempts import Attempt, AttemptCheck
 from trunkline.store.database import Database
 from trunkline.telemetry import bind, get_logger, metrics
-from trunkline.telephony.carrier import CallView, ListUnavailable, NoSuchCall
-from trunkline.telephony.carrier_registry import CarrierConfigError
+from trunkline.telephony.carrier import CallView, Unavailable
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.queueing import cancel_if_queued
-from trunkline.value import replace
 
 log = get_logger(__name__)
 
@@ -53,6 +47,40 @@ CONCURRENCY = 20
 ROUND_TIMEOUT_S = 5.0
 # The carrier's clock and ours differ, and its times are whole seconds.
 CLOCK_SLACK = timedelta(seconds=60)
+# Seconds after the send at which the call list is read. The last is the horizon: it must be later than the request's
+# deadline, the ring time and the list's own lag together.
+DOUBT_STEPS_S = (5.0, 30.0, 120.0, 600.0)
+# How often an answered call without further events is looked up.
+ANSWERED_EVERY_S = 60.0
+# Allowance for the carrier's own delays beyond the ring time-out.
+RING_GRACE_S = 30.0
+RETRY_S = 30.0
+
+# The result of one more query about an `unknown` attempt: the carrier has the call; it has no such call, or the attempt
+# was settled otherwise; the carrier cannot tell.
+Resolution = Literal["found", "settled", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    request_timeout_s: float
+    ring_timeout_s: float
+    time_limit_s: float
+
+    @property
+    def reply_deadline_s(self) -> float:
+        """Past this no dialer waits for the reply any more, or has one left to write."""
+        return self.request_timeout_s + 10.0
+
+    @property
+    def ring_over_s(self) -> float:
+        """Past this nothing rings any more, whenever the carrier began."""
+        return self.reply_deadline_s + self.ring_timeout_s
+
+    @property
+    def call_max_s(self) -> float:
+        """No call lasts longer than this after its request."""
+        return self.ring_timeout_s + self.time_limit_s + RING_GRACE_S
 
 
 class Checker(Loop):
@@ -127,10 +155,9 @@ class Checker(Loop):
                 await self._free_channel(check)
 
     def _list_lag_s(self, check: AttemptCheck) -> float:
-        try:
-            return self._carriers.get(check.carrier, check.account).limits.list_lag_s
-        except CarrierConfigError:
-            return 0.0  # its list cannot be read at all, so nothing is concluded from it
+        """0 for an account whose list cannot be read at all: nothing is concluded from it."""
+        carrier = self._carriers.find(check.carrier, check.account)
+        return carrier.limits.list_lag_s if carrier else 0.0
 
     async def _reschedule(self, check: AttemptCheck, seconds: float, *, doubted: bool = False) -> None:
         async with self._database.connection() as conn:
@@ -157,12 +184,11 @@ class Checker(Loop):
 
     async def _candidates(self, check: AttemptCheck) -> list[CallView] | None:
         """Calls of this pair of numbers that no attempt has claimed; None if the list could not be read to its end."""
-        try:
-            carrier = self._carriers.get(check.carrier, check.account)
-        except CarrierConfigError:
+        carrier = self._carriers.find(check.carrier, check.account)
+        if carrier is None:
             return None
         listed = await carrier.list_calls(check.to_phone, check.from_phone, check.intent_at - CLOCK_SLACK)
-        if isinstance(listed, ListUnavailable):
+        if isinstance(listed, Unavailable):
             log.warning("attempt.list_unavailable", reason=listed.reason)
             return None
         async with self._database.connection() as conn:
@@ -174,31 +200,19 @@ class Checker(Loop):
         if check.carrier_call_id is None:
             await self._search_list(check, final=False)
             return
-        try:
-            carrier = self._carriers.get(check.carrier, check.account)
-        except CarrierConfigError:
+        carrier = self._carriers.find(check.carrier, check.account)
+        if carrier is None:
             await self._reschedule(check, RETRY_S)
             return
         may_be_queued = check.is_closed and carrier.limits.queues_excess
         if may_be_queued and await cancel_if_queued(carrier, check.carrier_call_id):
             await self._reschedule(check, RETRY_S)
             return
-        view = await carrier.look_up(check.carrier_call_id)
-        match view:
-            case CallView():
-                # Some carriers list an ended call under another id than the one they returned at first.
-                await self._append(check, replace(view, call_id=check.carrier_call_id))
-                await self._reschedule(
-                    check, RETRY_S if view.state == "ended" else self._limits.ring_timeout_s
-                )
-            case NoSuchCall():
-                gone = CallView(
-                    check.carrier_call_id, check.to_phone, check.from_phone, "", "ended", reason="failed"
-                )
-                await self._append(check, gone)
-                await self._reschedule(check, RETRY_S)
-            case _:
-                await self._reschedule(check, RETRY_S)
+        view = looked_up(check, check.carrier_call_id, await carrier.look_up(check.carrier_call_id))
+        if view is not None:
+            await self._append(check, view)
+        is_live = view is not None and view.state != "ended"
+        await self._reschedule(check, self._limits.ring_timeout_s if is_live else RETRY_S)
 
     async def _append(self, check: AttemptCheck, call: CallView) -> None:
         """Append the carrier's view to the call's mailbox. An end, or a call in doubt, counts as a fix."""
@@ -208,7 +222,7 @@ class Checker(Loop):
             # Where one webhook was lost, others probably were.
             async with self._database.connection() as conn:
                 await live_calls.check_soon(conn, check.carrier, check.account)
-        await queried_calls.append(self._inbox, check.id, call, self._clock.now())
+        await append(self._inbox, check.id, call, self._clock.now())
 
     async def _write_off(self, check: AttemptCheck, state: AttemptState, reason: str) -> None:
         log.error("attempt.written_off", state=state.value, reason=reason)
@@ -218,14 +232,15 @@ class Checker(Loop):
                 return
             account = (check.carrier, check.account)
             taken_at = (await cooldowns.taken_at(tx, [account])).get(account)
+            # A call that was never placed counts against its lead only if the account accepted others after it.
             others_were_accepted = taken_at is not None and taken_at > check.intent_at
-            known = (await unexplained.history(tx, locked))[check.id]
-            decide = partial(
-                _decide, state, reason, others_were_accepted=others_were_accepted, times=known.times
-            )
+            times = (await history(tx, list(locked.values())))[check.id].times
+            absent = UnexplainedRefusal(account, reason, check.lead_id, times, others_were_accepted)
+            is_absent = state is AttemptState.ABSENT
+            decide: Decide = absent if is_absent else partial(_unknown, reason)
             settlement = await self._settler.settle(tx, locked, {check.id: decide})
-            if state is AttemptState.ABSENT and not others_were_accepted:
-                await unexplained.report(tx, account, reason, check.lead_id, known)
+            if is_absent:
+                await absent.report(tx)
         metrics.ATTEMPTS_WRITTEN_OFF.labels(check.carrier, state.value).inc()
         if state is AttemptState.UNKNOWN:
             settlement.freed.clear()  # its channel is held until no call can be live on it
@@ -276,18 +291,60 @@ def _ours(check: AttemptCheck, unclaimed: Sequence[CallView]) -> list[CallView]:
     return tagged or [call for call in unclaimed if call.attempt_id is None]
 
 
-def _decide(
-    state: AttemptState,
-    reason: str,
-    attempt: attempts.Attempt,
-    retries: Retries,
-    *,
-    others_were_accepted: bool,
-    times: int,
-) -> LeadDecision:
-    """A call that was never placed counts against its lead only if the account accepted others after it."""
-    if state is AttemptState.UNKNOWN:
-        return Finish(Outcome.UNKNOWN, reason)
-    return settle_decision.after_unexplained(
-        reason, attempt.budget, retries, others_were_accepted=others_were_accepted, times=times
-    )
+def _unknown(reason: str, attempt: Attempt, retries: Retries) -> LeadDecision:
+    return Finish(Outcome.UNKNOWN, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MarkInDoubt:
+    """The reply never came."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryList:
+    """Was it dialled? `final`: this is the last query."""
+
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCall:
+    """Is it still live?"""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeChannel:
+    """No call can be live on this channel any more."""
+
+
+Step = Wait | MarkInDoubt | QueryList | QueryCall | FreeChannel
+
+
+def next_step(
+    state: AttemptState, age_s: float, doubt_checks: int, limits: CheckLimits, list_lag_s: float = 0.0
+) -> Step:
+    match state:
+        case AttemptState.DIALING:
+            left_s = limits.reply_deadline_s - age_s
+            return Wait(left_s) if left_s > 0 else MarkInDoubt()
+        case AttemptState.IN_DOUBT:
+            return _doubt_step(age_s, doubt_checks, limits.ring_over_s + list_lag_s)
+        case AttemptState.ACCEPTED | AttemptState.RINGING:
+            left_s = limits.ring_timeout_s + RING_GRACE_S - age_s
+            return Wait(left_s) if left_s > 0 else QueryCall()
+        case AttemptState.ANSWERED:
+            return QueryCall() if age_s >= ANSWERED_EVERY_S else Wait(ANSWERED_EVERY_S - age_s)
+        case _:
+            return FreeChannel()
+
+
+def _doubt_step(age_s: float, doubt_checks: int, horizon_s: float) -> Step:
+    step = min(doubt_checks, len(DOUBT_STEPS_S) - 1)
+    final = step == len(DOUBT_STEPS_S) - 1
+    due_s = max(DOUBT_STEPS_S[step], horizon_s if final else 0.0)
+    return QueryList(final) if age_s >= due_s else Wait(due_s - age_s)

@@ -20,10 +20,9 @@ from typing import Literal
 from uuid import UUID
 
 from trunkline.control.raising import clear_alarm, raise_alarm
-from trunkline.dispatch.gates import Case
-from trunkline.dispatch.refusals import Blocks, GateRefusal, RefusalReason
 from trunkline.leads.fold import FAILED_FOR_US
 from trunkline.leads.zones import region_of
+from trunkline.model import Blocks, Grant, Refusal, RefusalReason
 from trunkline.store import cooldowns
 from trunkline.store.cooldowns import (
     AccountName,
@@ -36,6 +35,7 @@ from trunkline.store.cooldowns import (
     Subject,
 )
 from trunkline.store.database import UNAVAILABLE, Connection, Database
+from trunkline.store.dispatch import LockedLead
 from trunkline.store.limits import LimitCounts
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.carrier import Accepted, Blame, PlaceResult, Rejected, Throttled
@@ -143,93 +143,87 @@ class Cooling:
         self._cooldowns = counts.cooldowns
         self._taken = counts.taken
         self._process = process
-        self._countries = {subject.name for subject in counts.cooldowns if subject.scope == "country"}
         self._probed: set[Subject] = set()
         # Cooldowns whose probe was accepted, with the probe; and until when this process leaves accounts out.
         self.over: dict[Subject, UUID] = {}
         self.unreachable: dict[AccountName, datetime] = {}
 
-    def refusal(self, case: Case) -> GateRefusal | None:
-        for subject, cooldown in self._active(case):
-            if until := self._closed_until(case, subject, cooldown):
-                return self._refuse(case, subject, until)
-            if cooldown and cooldown.probe and self._is_too_soon(case, cooldown, cooldown.probe):
-                return GateRefusal(
-                    RefusalReason.COOLDOWN, Blocks.LEAD, cooldown.opens_at + OTHER_PERSON_FIRST, subject.scope
-                )
+    def refusal(self, grant: Grant, lead: LockedLead) -> Refusal | None:
+        for subject, cooldown, result in self._active(grant, lead):
+            if until := self._closed_until(subject, cooldown, result):
+                return self._refuse(lead, subject, until)
+            if cooldown and self._is_too_soon(lead, cooldown):
+                until = cooldown.opens_at + OTHER_PERSON_FIRST
+                return Refusal(RefusalReason.COOLDOWN, Blocks.LEAD, until, subject.scope)
         return None
 
-    def admit(self, case: Case, send_at: datetime) -> tuple[NewProbe, ...]:
+    def admit(self, grant: Grant, lead: LockedLead, send_at: datetime) -> tuple[NewProbe, ...]:
         """The cooldowns that this call probes."""
-        return tuple(
-            self._probe(case, subject, cooldown, send_at) for subject, cooldown in self._active(case)
-        )
+        new_probes = []
+        for subject, cooldown, result in self._active(grant, lead):
+            self._probed.add(subject)
+            probes = cooldown.probes if cooldown else 0
+            if cooldown and result != "undecided":
+                probes += 1
+            opens_at = send_at + timedelta(seconds=wait_s(probes))
+            new_probes.append(NewProbe(subject, _account(lead), grant.attempt_id, probes, opens_at))
+        return tuple(new_probes)
 
-    def _active(self, case: Case) -> Iterator[tuple[Subject, Cooldown | None]]:
-        """Those that are not over. None: the account has to be proven first."""
-        for subject in self._subjects(case):
+    def _active(
+        self, grant: Grant, lead: LockedLead
+    ) -> Iterator[tuple[Subject, Cooldown | None, ProbeResult]]:
+        """Those that are not over, with the result of their last probe. None: the account has to be proven first."""
+        carrier, _ = name = _account(lead)
+        account = "/".join(name)
+        subjects = [
+            Subject("process", f"{self._process}:{account}"),
+            Subject("account", account),
+            Subject("number", str(grant.number_id)),
+        ]
+        if self._cooldowns:
+            subjects.append(Subject("country", f"{account}/{region_of(lead.phone)}"))
+        for subject in subjects:
             cooldown = self._cooldowns.get(subject)
             if cooldown is None:
-                if subject.scope == "account" and not self._is_proven(case):
-                    yield subject, None
-            elif self._probe_result(case, subject, cooldown) != "taken":
-                yield subject, cooldown
+                taken_at = self._taken.get(name)
+                if subject.scope == "account" and (taken_at is None or taken_at <= self._now - PROVEN_FOR):
+                    yield subject, None, "none"
+                continue
+            result = probe_result(cooldown, subject, carrier, self._now)
+            if result != "taken":
+                yield subject, cooldown, result
             elif cooldown.probe is not None:
                 self.over[subject] = cooldown.probe.id
 
-    def _subjects(self, case: Case) -> Iterator[Subject]:
-        account = "/".join(_account(case))
-        yield Subject("process", f"{self._process}:{account}")
-        yield Subject("account", account)
-        yield Subject("number", str(case.grant.number_id))
-        if self._countries:
-            yield Subject("country", f"{account}/{region_of(case.lead.phone)}")
-
-    def _is_proven(self, case: Case) -> bool:
-        taken_at = self._taken.get(_account(case))
-        return taken_at is not None and taken_at > self._now - PROVEN_FOR
-
-    def _probe_result(self, case: Case, subject: Subject, cooldown: Cooldown) -> ProbeResult:
-        return probe_result(cooldown, subject, _account(case)[0], self._now)
-
-    def _closed_until(self, case: Case, subject: Subject, cooldown: Cooldown | None) -> datetime | None:
+    def _closed_until(
+        self, subject: Subject, cooldown: Cooldown | None, result: ProbeResult
+    ) -> datetime | None:
         if subject in self._probed:
             return self._now + PROBE_RECHECK
         if cooldown is None:
             return None
-        match self._probe_result(case, subject, cooldown):
-            case "open":
-                assert cooldown.probe is not None, "it is under way"
-                return self._now + max(PROBE_RECHECK, (self._now - cooldown.probe.sent_at) / 2)
-            case "undecided":
-                assert cooldown.probe is not None, "it was not sent"
-                opens_at = cooldown.probe.sent_at + UNDECIDED_WAIT
-            case _:
-                opens_at = cooldown.opens_at
+        opens_at, probe = cooldown.opens_at, cooldown.probe
+        if result == "open" and probe is not None:
+            return self._now + max(PROBE_RECHECK, (self._now - probe.sent_at) / 2)
+        if result == "undecided" and probe is not None:
+            opens_at = probe.sent_at + UNDECIDED_WAIT
         return opens_at if opens_at > self._now else None
 
-    def _is_too_soon(self, case: Case, cooldown: Cooldown, probe: CooldownProbe) -> bool:
+    def _is_too_soon(self, lead: LockedLead, cooldown: Cooldown) -> bool:
         """The last probe called the same person, and others come first."""
-        return probe.phone == case.lead.phone and self._now < cooldown.opens_at + OTHER_PERSON_FIRST
+        is_same = cooldown.probe is not None and cooldown.probe.phone == lead.phone
+        return is_same and self._now < cooldown.opens_at + OTHER_PERSON_FIRST
 
-    def _refuse(self, case: Case, subject: Subject, until: datetime) -> GateRefusal:
+    def _refuse(self, lead: LockedLead, subject: Subject, until: datetime) -> Refusal:
         # Does not name the account: it may be the platform's, and the lead's tenant reads this.
         if subject.scope == "process":
-            self.unreachable[_account(case)] = until
+            self.unreachable[_account(lead)] = until
             until = self._now + OTHER_PROCESS_WAIT
-        return GateRefusal(RefusalReason.COOLDOWN, _BLOCKS[subject.scope], until, subject.scope)
-
-    def _probe(self, case: Case, subject: Subject, cooldown: Cooldown | None, send_at: datetime) -> NewProbe:
-        self._probed.add(subject)
-        probes = cooldown.probes if cooldown else 0
-        if cooldown and self._probe_result(case, subject, cooldown) != "undecided":
-            probes += 1
-        opens_at = send_at + timedelta(seconds=wait_s(probes))
-        return NewProbe(subject, _account(case), case.grant.attempt_id, probes, opens_at)
+        return Refusal(RefusalReason.COOLDOWN, _BLOCKS[subject.scope], until, subject.scope)
 
 
-def _account(case: Case) -> AccountName:
-    return case.lead.carrier or "", case.lead.account or ""
+def _account(lead: LockedLead) -> AccountName:
+    return lead.carrier or "", lead.account or ""
 
 
 class CarrierUnreachable:

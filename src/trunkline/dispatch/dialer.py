@@ -1,7 +1,7 @@
 """The dialer: takes grants from the match and dials them, batch by batch.
 
     match ─► slots ─► intent ─► send ─► results
-      ▲         │ refused: given back, and the cause is blocked (`batches`)
+      ▲         │ refused: given back, and the cause is blocked (`grants`)
       └── wakeup, next due time, 1 s
 
 The dialer matches a lead and commits its call a little ahead of the due time, and sends the call at the due time: so
@@ -17,24 +17,22 @@ trace that a loop finds: a holder without an attempt, or an attempt still `diali
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from trunkline.bus import epoch, schedule
 from trunkline.bus.connection import Bus
 from trunkline.bus.dialer_wakeups import DialerWakeups
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
-from trunkline.dispatch.agents import NoAgentsNeeded, SlotSource
-from trunkline.dispatch.batches import Batches, RunPrecheck
 from trunkline.dispatch.fallback import PostgresFallback
-from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.grants import Batches, RunPrecheck, SlotSource
+from trunkline.dispatch.intent import Rules
 from trunkline.dispatch.offset import ClockOffset
 from trunkline.dispatch.sender import Sender
 from trunkline.errors import BusUnavailable, ProjectionLost
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
-from trunkline.model import Entry, Grant, new_text_id
+from trunkline.model import Grant, new_text_id
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger, metrics
@@ -48,9 +46,6 @@ LEFT_OUT_RECHECK_S = 0.05
 # While Valkey is unavailable, the dialer retries it this often or less: see `next_try_s`.
 VALKEY_RETRY_S = 1.0
 
-# Gives leads whose calling window closed before their turn (id and version) a new due time, in Postgres first.
-NextOpening = Callable[[Sequence[tuple[UUID, int]]], Awaitable[Sequence[Entry]]]
-
 
 @dataclass(frozen=True, slots=True)
 class DialerLimits:
@@ -58,7 +53,8 @@ class DialerLimits:
     batch_max: int = 16
     # Intents that run at the same time while the match has more grants than a batch can hold.
     batches_max: int = 3
-    # Includes calls that wait for their due time: 50 at 500 calls a second.
+    # Includes calls that wait for their due time: 50 at 500 calls a second. Leads in their pre-check do not count: one
+    # slow tenant's system would stop every flow, and their number is bounded per merchant.
     in_flight_max: int = 192
     # Once `in_flight_max` is reached, an account with fewer calls in flight than this is still served, so that one
     # whose carrier hangs delays no other. At most twice `in_flight_max` calls are in flight.
@@ -83,33 +79,23 @@ class Dialer(Loop):
         sender: Sender,
         identity: str,
         rules: Rules,
-        next_opening: NextOpening,
         limits: DialerLimits,
-        precheck: RunPrecheck | None = None,
-        fallback: PostgresFallback | None = None,
-        slots: SlotSource | None = None,
+        precheck: RunPrecheck | None,
+        fallback: PostgresFallback,
+        slots: SlotSource,
     ):
         super().__init__(limits.wait_max_s)
         self._database = database
         self._bus = bus
-        self._next_opening = next_opening
+        self._sender = sender
         self._limits = limits
         self._ahead_ms = round(limits.ahead_s * 1000)
         self._offset = ClockOffset(database, bus, clock)
-        self._postgres_fallback = fallback or PostgresFallback()
-        self._slots = slots or NoAgentsNeeded()
+        self._postgres_fallback = fallback
+        self._slots = slots
         self._without_agents = sorted(rules.agents.carriers_without_streams)
         self._batches = Batches(
-            database,
-            bus,
-            clock,
-            sender,
-            identity,
-            rules,
-            self._offset,
-            precheck,
-            self._postgres_fallback.defer,
-            self._slots,
+            database, bus, clock, sender, identity, rules, self._offset, precheck, fallback, slots
         )
         self._unreachable = rules.unreachable
         self._left_out: list[AccountName] = []
@@ -125,7 +111,7 @@ class Dialer(Loop):
         """One round. Returns the number of calls that are in flight because of it. A full batch keeps running while
         the next round begins: its grants are counted."""
         await self._wait_for_capacity()
-        metrics.CALLS_IN_FLIGHT.set(self._batches.in_flight)
+        metrics.CALLS_IN_FLIGHT.set(self._sender.in_flight)
         await self._batches.disown_lost()
         grants = await self._grants()
         if not grants:
@@ -166,8 +152,8 @@ class Dialer(Loop):
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             await self._collect()
         await self._collect()
-        while self._batches.in_flight >= 2 * self._limits.in_flight_max:
-            await self._batches.wait_for_one_send()
+        while self._sender.in_flight >= 2 * self._limits.in_flight_max:
+            await asyncio.wait(self._sender.tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def _collect(self) -> None:
         for batch in [each for each in self._running if each.done()]:
@@ -183,7 +169,7 @@ class Dialer(Loop):
         self._left_out = self._accounts_left_out()
         # A batch whose pre-checks took long may have sent calls since capacity was checked.
         capacity_max = self._limits.in_flight_max * (2 if self._left_out else 1)
-        capacity = max(0, min(self._limits.batch_max, capacity_max - self._batches.in_flight))
+        capacity = max(0, min(self._limits.batch_max, capacity_max - self._sender.in_flight))
         now_s = asyncio.get_running_loop().time()
         if self._is_without_valkey and now_s < self._valkey_retry_at_s:
             return await self._fallback(capacity)
@@ -202,8 +188,8 @@ class Dialer(Loop):
     def _accounts_left_out(self) -> list[AccountName]:
         """Accounts that this process cannot reach and, at full capacity, those that have used their share of it."""
         left_out = self._unreachable.accounts()
-        if self._batches.in_flight >= self._limits.in_flight_max:
-            left_out += self._batches.busiest(self._limits.account_share)
+        if self._sender.in_flight >= self._limits.in_flight_max:
+            left_out += self._sender.busiest(self._limits.account_share)
         return left_out
 
     async def _match(self, capacity: int) -> Sequence[Grant]:
@@ -225,20 +211,12 @@ class Dialer(Loop):
         self._set_next_match(match.next_in_s)
         _measure(match.grants)
         if match.closed:
-            await self._reopen(match.closed)
+            await self._batches.reopen(match.closed)
         return match.grants
 
     def _set_next_match(self, seconds: float | None) -> None:
         self._has_more = seconds == 0
         self._next_at_s = None if seconds is None else asyncio.get_running_loop().time() + seconds
-
-    async def _reopen(self, closed: Sequence[tuple[UUID, int]]) -> None:
-        """If this fails, the loader loads these leads again. It must not cost the grants of the same match."""
-        try:
-            entries = await self._next_opening(closed)
-            await schedule.add(self._bus, entries, clock_offset_ms=self._offset.last_ms)
-        except Exception as error:
-            log.warning("dialer.reopen_failed", leads=len(closed), error=str(error))
 
     async def _fallback(self, capacity: int) -> Sequence[Grant]:
         """Postgres alone pairs leads with channels, a few times a second."""

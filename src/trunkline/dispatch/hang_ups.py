@@ -12,7 +12,7 @@ from trunkline.store import hang_ups
 from trunkline.store.database import Database
 from trunkline.store.hang_ups import HangUp
 from trunkline.telemetry import bind, get_logger
-from trunkline.telephony.carrier import AlreadyOver, HangUpAsked, HangUpResult, NoSuchCall
+from trunkline.telephony.carrier import AlreadyOver, HangUpAsked, NoSuchCall
 from trunkline.telephony.carrier_registry import CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
 
@@ -54,7 +54,12 @@ class HangUps(Loop):
         if request.state in _OVER or request.carrier_call_id is None:
             return None
         with bind(attempt_id=request.id, lead_id=request.lead_id):
-            result = await self._hang_up(request, request.carrier_call_id)
+            try:
+                carrier = self._carriers.get(request.carrier, request.account)
+            except CarrierConfigError as error:
+                log.error("call.no_account", carrier=request.carrier, error=str(error))
+                return RETRY_S
+            result = await carrier.hang_up(request.carrier_call_id)
             log.info("call.hang_up_requested", call_id=request.carrier_call_id, result=type(result).__name__)
         match result:
             case HangUpAsked():
@@ -63,18 +68,4 @@ class HangUps(Loop):
                 # A live attempt still needs its end. Any other has nothing left to settle.
                 return REPEAT_S if request.state in LIVE else None
             case _:
-                return RETRY_S if self._can_hang_up(request) else RECHECK_S
-
-    def _can_hang_up(self, request: HangUp) -> bool:
-        try:
-            return self._carriers.get(request.carrier, request.account).limits.can_hang_up
-        except CarrierConfigError:
-            return True
-
-    async def _hang_up(self, request: HangUp, call_id: str) -> HangUpResult | None:
-        try:
-            carrier = self._carriers.get(request.carrier, request.account)
-        except CarrierConfigError as error:
-            log.error("call.no_account", carrier=request.carrier, error=str(error))
-            return None
-        return await carrier.hang_up(call_id)
+                return RETRY_S if carrier.limits.can_hang_up else RECHECK_S

@@ -8,7 +8,7 @@ alarm, because a person may have been called twice.
 """
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 from uuid import UUID
 
@@ -31,10 +31,6 @@ LateKind = Literal["adopted", "hung_up"]
 CHANNEL_TRIES = 3
 # Channel numbers that no number has, so no other call takes them. A live call without a channel would never be checked.
 SPARE_CHANNELS = range(1_000_000, 2**31 - 1)
-
-
-def has_reappeared(attempt: Attempt, facts: CallFacts) -> bool:
-    return attempt.facts.state in WRITTEN_OFF and facts.state not in WRITTEN_OFF
 
 
 def may_be_reattached(attempt: Attempt) -> bool:
@@ -65,7 +61,7 @@ async def reattach(database: Database, attempt_id: UUID, call_id: str) -> bool:
             return False
         if attempt.facts.state not in WRITTEN_OFF:
             return attempt.facts.state in LIVE
-        await reattach_leads(tx, [attempt])
+        await attempts.reattach_leads(tx, [attempt])
         facts = replace(
             without_doubt(attempt.facts),
             state=AttemptState.ANSWERED,
@@ -81,11 +77,6 @@ async def reattach(database: Database, attempt_id: UUID, call_id: str) -> bool:
         log.error("call.reappeared_late", attempt_id=str(attempt_id), state=facts.state.value)
         await report(tx, {attempt_id: "adopted"})
     return True
-
-
-async def reattach_leads(tx: Connection, reappeared: Iterable[Attempt]) -> None:
-    """Set the leads of reattached calls to being called by them."""
-    await attempts.reattach_leads(tx, [attempt for attempt in reappeared if attempt.lead_id])
 
 
 async def follow(

@@ -12,24 +12,31 @@ Beside it the checker checks single attempts: those in doubt, and those that thi
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+from msgspec.structs import asdict
 
 from trunkline.clock import Clock
-from trunkline.dispatch import queried_calls
+from trunkline.dispatch.calls import KIND, URGENT
 from trunkline.loops.base import Loop
 from trunkline.mailbox.inbox import Inbox
+from trunkline.states import AttemptState
 from trunkline.store import live_calls
 from trunkline.store.database import Database
 from trunkline.store.live_calls import LiveCall
+from trunkline.store.mailboxes import NewEvent
 from trunkline.telemetry import bind, get_logger, metrics
 from trunkline.telephony.carrier import (
+    CallState,
     CallView,
     Carrier,
     ListPages,
-    ListUnavailable,
     LookUpResult,
     NoSuchCall,
+    Unavailable,
 )
-from trunkline.telephony.carrier_registry import SILENT_WHILE_RINGING, CarrierConfigError
+from trunkline.telephony.carrier_registry import SILENT_WHILE_RINGING
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.value import replace
 
@@ -52,6 +59,14 @@ QUIET_S = 90.0
 # The webhook of an end that is older than this, and new to us, was lost.
 WEBHOOK_WITHIN = timedelta(seconds=10)
 GAP_S = 5.0
+_KINDS = {"queued": "initiated", "ringing": "ringing", "answered": "answered", "ended": "ended"}
+_ORDER: tuple[CallState, ...] = ("queued", "ringing", "answered", "ended")
+_KNOWN = {
+    AttemptState.ACCEPTED: 0,
+    AttemptState.RINGING: 1,
+    AttemptState.ANSWERED: 2,
+    AttemptState.ENDED: 3,
+}
 
 
 class LiveCalls(Loop):
@@ -98,9 +113,8 @@ class LiveCalls(Loop):
     async def _read_account(self, account: AccountName) -> None:
         async with self._database.connection() as conn:
             calls = await live_calls.calls(conn, *account)
-        try:
-            carrier = self._carriers.get(*account)
-        except CarrierConfigError:
+        carrier = self._carriers.find(*account)
+        if carrier is None:
             return  # the lease expires
         reading = _AccountReading(carrier, self._every_s)
         seen: dict[LiveCall, CallView] = {}
@@ -113,7 +127,7 @@ class LiveCalls(Loop):
             await live_calls.done(conn, *account, next_in_s=reading.next_in_s)
 
     async def _append(self, call: LiveCall, view: CallView) -> None:
-        if not queried_calls.is_progress(call.state, view):
+        if not is_progress(call.state, view):
             return
         now = self._clock.now()
         with bind(attempt_id=call.id, lead_id=call.lead_id):
@@ -121,7 +135,7 @@ class LiveCalls(Loop):
                 log.warning("webhook.lost", call_id=view.call_id)
                 metrics.WEBHOOKS_LOST.inc()
                 metrics.RECONCILER_FIXES.labels(self.name).inc()
-            await queried_calls.append(self._inbox, call.id, view, now)
+            await append(self._inbox, call.id, view, now)
 
 
 class _AccountReading:
@@ -165,7 +179,7 @@ class _AccountReading:
         """Until all that are wanted are shown. A later page is newer."""
         async for page in pages:
             self._requests += 1
-            if isinstance(page, ListUnavailable):
+            if isinstance(page, Unavailable):
                 log.warning("live_calls.list_unavailable", carrier=self._carrier.name, reason=page.reason)
                 return  # the pages so far are valid all the same
             shown |= {view.call_id: view for view in page}
@@ -177,18 +191,9 @@ class _AccountReading:
     ) -> tuple[LiveCall, CallView | None]:
         async with semaphore:
             self._requests += 1
-            view: LookUpResult = await self._carrier.look_up(call.carrier_call_id)
-        match view:
-            case CallView():
-                # Some carriers list an ended call under another id than the one they returned at first.
-                return call, replace(view, call_id=call.carrier_call_id)
-            case NoSuchCall() if call.age_s > self._carrier.limits.list_lag_s:
-                gone = CallView(
-                    call.carrier_call_id, call.to_phone, call.from_phone, "", "ended", reason="failed"
-                )
-                return call, gone
-            case _:
-                return call, None
+            found = await self._carrier.look_up(call.carrier_call_id)
+        is_too_new = isinstance(found, NoSuchCall) and call.age_s <= self._carrier.limits.list_lag_s
+        return call, None if is_too_new else looked_up(call, call.carrier_call_id, found)
 
 
 def _since(calls: Sequence[LiveCall]) -> datetime:
@@ -198,6 +203,60 @@ def _since(calls: Sequence[LiveCall]) -> datetime:
 
 def _missing(calls: Sequence[LiveCall], shown: Mapping[str, CallView]) -> list[LiveCall]:
     return [call for call in calls if call.carrier_call_id not in shown]
+
+
+def is_progress(known: AttemptState, call: CallView) -> bool:
+    """Whether the carrier's state of the call is later than ours."""
+    return _ORDER.index(call.state) > _KNOWN.get(known, -1)
+
+
+def event_of(attempt_id: UUID, call: CallView, at: datetime | None) -> NewEvent:
+    """A carrier's reply to a query, for the call's mailbox, as if the carrier had sent it: facts are folded in one way
+    only."""
+    kind = _KINDS[call.state]
+    return NewEvent(
+        kind=KIND,
+        key=str(attempt_id),
+        dedupe_key=f"asked:{call.call_id}:{call.state}",
+        type=kind,
+        payload={
+            "kind": kind,
+            "call_id": call.call_id,
+            "at": at.isoformat() if at else None,
+            "reason": call.reason,
+            "fault": call.fault,
+            "duration_s": call.duration_s,
+            "raw": {"status": call.status, "asked": "true"},
+            **({"cost": asdict(call.cost)} if call.cost else {}),
+        },
+        urgent=kind in URGENT,
+    )
+
+
+async def append(inbox: Inbox, attempt_id: UUID, call: CallView, now: datetime) -> None:
+    await inbox.append(event_of(attempt_id, call, call.ended_at or call.started_at or now))
+
+
+class SentCall(Protocol):
+    """A call with the id that its carrier returned."""
+
+    @property
+    def to_phone(self) -> str: ...
+
+    @property
+    def from_phone(self) -> str: ...
+
+
+def looked_up(call: SentCall, call_id: str, found: LookUpResult) -> CallView | None:
+    """The carrier's view of a call that was looked up by its id; None: the carrier cannot tell."""
+    match found:
+        case CallView():
+            # Some carriers list an ended call under another id than the one they returned at first.
+            return replace(found, call_id=call_id)
+        case NoSuchCall():
+            return CallView(call_id, call.to_phone, call.from_phone, "", "ended", reason="failed")
+        case _:
+            return None
 
 
 class WebhookReception(Loop):

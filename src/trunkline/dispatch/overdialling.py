@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from trunkline.dispatch.gates import Case
+from trunkline.dispatch.cases import Case
 from trunkline.leads import abandonment
 from trunkline.leads.abandonment import NOTHING_RINGS, Ringing
 from trunkline.leads.calling_policy import Effective
 from trunkline.model import Counted, Grant, Slot
 from trunkline.settings.tiers import COMMON, chain
 from trunkline.store import abandonment as counts
-from trunkline.store import allocations, overdialling
+from trunkline.store import allocations, limits
 from trunkline.store.abandonment import NO_CAMPAIGN, AbandonmentCounts
 from trunkline.store.agents import SlotRule
 from trunkline.store.database import Connection
@@ -90,33 +90,36 @@ class Headroom:
 
 @dataclass(slots=True)
 class Overdialled:
-    """The counts for a batch: by attempt, the terms of those that may be overdialled; by group, its room; and the
-    attempts to people whose earlier call was abandoned."""
+    """The counts for a batch: by attempt, the terms of those that may be overdialled, and the slots that were proposed
+    or picked; by group, its room; and the attempts to people whose earlier call was abandoned."""
 
     terms: Mapping[UUID, Terms] = field(default_factory=dict)
+    slots: Mapping[UUID, Slot] = field(default_factory=dict)
     headrooms: dict[str, Headroom] = field(default_factory=dict)
     reserved_only: Collection[UUID] = ()
+
+    def agent(self, attempt_id: UUID) -> Slot | Overdial | str:
+        """The slot that is reserved for a call, or the terms on which it rings without: in the first of its groups in
+        which the bound holds. A text: why it has neither."""
+        if self.terms and not self.is_reserved(attempt_id):
+            terms = self.terms[attempt_id]
+            for group in terms.groups:
+                if self.headrooms[group].may_ring(terms.answer_rate, terms.abandon_max):
+                    return Overdial(group, terms.answer_rate, terms.abandon_max)
+            return "abandon_max"
+        slot = self.slots.get(attempt_id)
+        if slot is None:
+            return "no_agent_free"
+        # A group that was not counted has nothing ringing.
+        headroom = self.headrooms.get(group_of_slot(slot)) if self.headrooms else None
+        if headroom is not None and not headroom.may_reserve():
+            headroom.refuse()
+            return "agents_for_ringing_calls"
+        return slot
 
     def is_reserved(self, attempt_id: UUID) -> bool:
         terms = self.terms.get(attempt_id)
         return terms is None or terms.has_ended or attempt_id in self.reserved_only
-
-    def dial(self, attempt_id: UUID) -> Overdial | None:
-        """Without an agent: in the first of its groups in which the bound holds. None: in none."""
-        terms = self.terms[attempt_id]
-        for group in terms.groups:
-            if self.headrooms[group].may_ring(terms.answer_rate, terms.abandon_max):
-                return Overdial(group, terms.answer_rate, terms.abandon_max)
-        return None
-
-    def may_reserve(self, slot: Slot) -> bool:
-        """A group that was not counted has nothing ringing."""
-        group = group_of_slot(slot)
-        headroom = self.headrooms.get(group)
-        if headroom is None or headroom.may_reserve():
-            return True
-        headroom.refuse()
-        return False
 
     def count(self, agent: Slot | Overdial | None) -> None:
         match agent:
@@ -151,66 +154,83 @@ class Overdialling:
         self._waiters_until_s: dict[str, float] = {}
         self._reported_at_s: dict[Campaign, float] = {}
 
-    def is_unreserved(self, grant: Grant) -> bool:
-        """Whether to propose no slot for it: most calls of its campaign are dialled without. If this one needs a slot
-        after all, the intent picks one."""
-        stats = self._stats.get((grant.merchant_id, grant.campaign_id))
-        return stats is not None and not stats.has_ended
+    def reserved(self, grants: Sequence[Grant]) -> Sequence[Grant]:
+        """The grants to propose a slot for. Most calls of an overdialled campaign are dialled without; if one needs a
+        slot after all, the intent picks it."""
+        if not self._stats:
+            return grants
+        stats = [self._stats.get((grant.merchant_id, grant.campaign_id)) for grant in grants]
+        return [grant for grant, each in zip(grants, stats, strict=True) if each is None or each.has_ended]
 
     async def terms(self, tx: Connection, cases: Iterable[Case]) -> dict[UUID, Terms]:
         """By attempt, of those cases that may be overdialled. Read before the locks."""
         candidates = [
-            (case, policy, abandon_max)
+            (case, abandon_max)
             for case in cases
-            if (policy := case.policy) and (abandon_max := _abandon_max(case))
+            if case.policy.abandon_max and (abandon_max := case.policy.abandon_max_of(case.lead.phone))
         ]
-        await self._refresh(tx, [case for case, *_ in candidates])
+        if not candidates:
+            return {}
+        await self._refresh(tx, [case for case, _ in candidates])
         return {
-            case.grant.attempt_id: self._stats[_campaign(case)].terms(policy, abandon_max)
-            for case, policy, abandon_max in candidates
+            case.grant.attempt_id: self._stats[_campaign(case)].terms(case.policy, abandon_max)
+            for case, abandon_max in candidates
         }
 
     async def count(
-        self, tx: Connection, terms: Mapping[UUID, Terms], cases: Sequence[Case], slots: Iterable[Slot]
+        self,
+        tx: Connection,
+        all_terms: Mapping[UUID, Terms],
+        cases: Sequence[Case],
+        proposed: Mapping[UUID, Slot],
     ) -> Overdialled:
-        """The ringing calls and the free slots, in a statement after the locks; of the groups of these slots too, if
-        anything rings there."""
+        """The ringing calls and the free slots, in a statement after the locks; of the groups of the proposed slots
+        too, if anything rings there."""
+        if not all_terms and not (proposed and await self._groups_ringing(tx)):
+            return Overdialled(slots=proposed)
+        persons = [case for case in cases if case.grant.attempt_id in all_terms]
+        terms = {case.grant.attempt_id: all_terms[case.grant.attempt_id] for case in persons}
         groups = {group for each in terms.values() for group in each.groups}
+        slots = [proposed[case.grant.attempt_id] for case in cases if case.grant.attempt_id in proposed]
         others = {group_of_slot(slot) for slot in slots} - groups
         if others:
             groups |= others & await self._groups_ringing(tx)
-        if not groups:
-            return Overdialled(terms)
-        callers = {
-            group: {tier: self._rule.callers_of(tier) for tier in tiers_of(group)} for group in sorted(groups)
-        }
-        persons = [case for case in cases if case.grant.attempt_id in terms]
-        counted = await overdialling.count(
+        overdialled = Overdialled(terms, proposed)
+        if groups:
+            await self._count_groups(tx, sorted(groups), persons, overdialled)
+        unproposed = [each for each in terms if overdialled.is_reserved(each) and each not in proposed]
+        if unproposed:
+            overdialled.slots = {**proposed, **await self._pick(tx, terms, unproposed)}
+        return overdialled
+
+    async def _count_groups(
+        self, tx: Connection, groups: Sequence[str], persons: Sequence[Case], overdialled: Overdialled
+    ) -> None:
+        callers = {group: {tier: self._rule.callers_of(tier) for tier in tiers_of(group)} for group in groups}
+        counted = await limits.count_overdialled(
             tx, callers, self._rule.silence_s, [(case.lead.merchant_id, case.lead.phone) for case in persons]
         )
-        headrooms = {
+        overdialled.headrooms = {
             group: Headroom(
                 each.free,
                 Ringing(each.calls, each.answers_expected),
                 each.abandon_max,
-                self._has_waiter(group),
+                self._waiters_until_s.get(group, float("-inf")) > time.monotonic(),
             )
             for group, each in counted.groups.items()
         }
-        reserved_only = {
+        overdialled.reserved_only = {
             case.grant.attempt_id
             for case in persons
             if case.lead.no_agent_count > 0 or (case.lead.merchant_id, case.lead.phone) in counted.abandoned
         }
-        return Overdialled(terms, headrooms, reserved_only)
 
-    async def pick(
-        self, tx: Connection, overdialled: Overdialled, without: Sequence[UUID]
+    async def _pick(
+        self, tx: Connection, terms: Mapping[UUID, Terms], without: Sequence[UUID]
     ) -> Mapping[UUID, Slot]:
-        """Slots for calls of overdialled campaigns that need one: no slot was proposed for them."""
-        if not without:
-            return {}
-        wants = [(attempt_id, overdialled.terms[attempt_id].tiers) for attempt_id in without]
+        """Slots for calls of overdialled campaigns that need one after all: the need is known only from the counts, so
+        none was proposed for them."""
+        wants = [(attempt_id, terms[attempt_id].tiers) for attempt_id in without]
         tiers = dict.fromkeys(tier for _, each in wants for tier in each)
         callers = {tier: self._rule.callers_of(tier) for tier in tiers}
         free = await allocations.free_slots(tx, callers, len(wants), self._rule.silence_s)
@@ -228,6 +248,8 @@ class Overdialling:
 
     def ended(self) -> list[Campaign]:
         """Campaigns whose overdialling the brake has ended, each once a minute while it is dialled for."""
+        if not self._stats:
+            return []
         now_s = time.monotonic()
         due = [
             campaign
@@ -239,13 +261,10 @@ class Overdialling:
         self._reported_at_s.update(dict.fromkeys(due, now_s))
         return due
 
-    def _has_waiter(self, group: str) -> bool:
-        return self._waiters_until_s.get(group, float("-inf")) > time.monotonic()
-
     async def _groups_ringing(self, tx: Connection) -> frozenset[str]:
         now_s = time.monotonic()
         if now_s >= self._ringing_until_s:
-            self._ringing = await overdialling.groups_ringing(tx)
+            self._ringing = await limits.groups_ringing(tx)
             self._ringing_until_s = now_s + min(RINGS_FRESH_S, self._fresh_s)
         return self._ringing
 
@@ -270,7 +289,6 @@ class Overdialling:
     ) -> _CampaignStats:
         merchant_id, campaign_id = _campaign(case)
         policy = case.policy
-        assert policy is not None, "only those with a policy are asked about"
         window_h = policy.abandon_window_h or 24
         measured = (
             await counts.measured(tx, merchant_id, campaign_id or NO_CAMPAIGN, window_h=window_h),
@@ -305,7 +323,3 @@ def tiers_of(group: str) -> tuple[str, ...]:
 
 def _campaign(case: Case) -> Campaign:
     return case.lead.merchant_id, case.lead.campaign_id
-
-
-def _abandon_max(case: Case) -> float:
-    return case.policy.abandon_max_of(case.lead.phone) if case.policy else 0.0

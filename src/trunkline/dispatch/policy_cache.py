@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Iterable
+from itertools import chain
+from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -20,22 +22,33 @@ log = get_logger(__name__)
 FRESH_S = 1.0
 # More layers than any process dials for at a time; beyond it the cache is emptied.
 LAYERS_MAX = 50_000
+# reseller, merchant, campaign
+Owner: TypeAlias = tuple[str, str, UUID | None]
+# In place of a policy with an unreadable layer. No lead is called under it; calls that were placed are settled by its
+# default rules.
+UNREADABLE = resolve()
 
 
-class Owner(Value, frozen=True):
-    """The owner whose policy applies."""
+class PolicySubject(Protocol):
+    """A lead, a flow or a call: the policies of its owners apply to it."""
 
-    reseller_id: str
-    merchant_id: str
-    campaign_id: UUID | None = None
+    @property
+    def reseller_id(self) -> str: ...
 
-    def layers(self) -> tuple[PolicyKey, ...]:
-        return (
-            PolicyKey("platform", ""),
-            PolicyKey("reseller", self.reseller_id),
-            PolicyKey("merchant", self.merchant_id),
-            *([campaign_key(self.merchant_id, self.campaign_id)] if self.campaign_id else []),
-        )
+    @property
+    def merchant_id(self) -> str: ...
+
+    @property
+    def campaign_id(self) -> UUID | None: ...
+
+
+def layers_of(reseller_id: str, merchant_id: str, campaign_id: UUID | None) -> tuple[PolicyKey, ...]:
+    return (
+        PolicyKey("platform", ""),
+        PolicyKey("reseller", reseller_id),
+        PolicyKey("merchant", merchant_id),
+        *([campaign_key(merchant_id, campaign_id)] if campaign_id else []),
+    )
 
 
 def campaign_key(merchant_id: str, campaign_id: UUID) -> PolicyKey:
@@ -50,11 +63,10 @@ class Abandonment(Value, frozen=True):
 
 
 class _Layer(Value, frozen=True):
-    """A layer as it was read. An unreadable one has no policy, and no lead is called under it."""
+    """A layer as it was read. An unreadable one has no policy."""
 
     version: int
     policy: CallingPolicy | None
-    read_at_s: float
 
 
 class Policies:
@@ -62,55 +74,53 @@ class Policies:
         self._fresh_s = fresh_s
         self._usual_retries = usual_retries
         self._layers: dict[PolicyKey, _Layer] = {}
-        self._resolved: dict[tuple[tuple[PolicyKey, int], ...], Effective] = {}
+        # By owner, with the time at which its layers were read; and by the versions of these layers.
+        self._known: dict[Owner, tuple[Effective, float]] = {}
+        self._resolved: dict[tuple[tuple[str, str, int], ...], Effective] = {}
 
     async def on_abandonment(self, conn: Connection, call: CallOwner) -> Abandonment:
         """By the policy of the call, or the strictest defaults if it cannot be read."""
-        owner = Owner(call.reseller_id, call.merchant_id, call.campaign_id)
-        effective = (await self.of(conn, [owner]))[owner] or resolve()
+        (effective,) = await self.of(conn, [call])
         message = effective.message_on_abandonment(
             call.to_phone, caller=call.merchant_name, number=call.from_phone
         )
         return Abandonment(message, effective.abandon_threshold_s)
 
-    async def of(self, conn: Connection, owners: Iterable[Owner]) -> dict[Owner, Effective | None]:
-        """None for an owner with an unreadable layer: no call is better than one against its rules."""
-        unique_owners = set(owners)
-        await self._refresh(conn, {key for owner in unique_owners for key in owner.layers()})
-        return {owner: self._effective(owner.layers()) for owner in unique_owners}
+    async def of(self, conn: Connection, owned: Iterable[PolicySubject]) -> list[Effective]:
+        """One for each, in their order. `UNREADABLE` where a layer cannot be read: no call is better than one against
+        its rules."""
+        oldest_s = time.monotonic() - self._fresh_s
+        owners = [(each.reseller_id, each.merchant_id, each.campaign_id) for each in owned]
+        stale = {owner for owner in owners if owner not in self._known or self._known[owner][1] <= oldest_s}
+        if stale:
+            await self._read(conn, stale)
+        return [self._known[owner][0] for owner in owners]
 
-    async def _refresh(self, conn: Connection, keys: set[PolicyKey]) -> None:
-        now_s = time.monotonic()
-        old = [key for key in keys if not self._is_fresh(key, now_s)]
-        if not old:
-            return
+    async def _read(self, conn: Connection, stale: Iterable[Owner]) -> None:
         if len(self._layers) > LAYERS_MAX:
             self._layers.clear()
+            self._known.clear()
             self._resolved.clear()
-        rows = {row.key: row for row in await policy.read(conn, old)}
-        for key in old:
-            row = rows.get(key)
+        read_at_s, layers = time.monotonic(), {owner: layers_of(*owner) for owner in stale}
+        keys = list(set(chain.from_iterable(layers.values())))
+        rows = {row.key: row for row in await policy.read(conn, keys)}
+        for key in keys:
+            row, known = rows.get(key), self._layers.get(key)
             version = row.version if row else 0
-            known = self._layers.get(key)
-            if known is not None and known.version == version:
-                parsed = known.policy
-            else:
-                parsed = _parsed(key, row.policy) if row else EMPTY
-            self._layers[key] = _Layer(version, parsed, now_s)
+            if known is None or known.version != version:
+                self._layers[key] = _Layer(version, _parsed(key, row.policy) if row else EMPTY)
+        for owner, keys_of_owner in layers.items():
+            self._known[owner] = (self._effective(keys_of_owner), read_at_s)
 
-    def _is_fresh(self, key: PolicyKey, now_s: float) -> bool:
-        layer = self._layers.get(key)
-        return layer is not None and now_s - layer.read_at_s < self._fresh_s
-
-    def _effective(self, keys: tuple[PolicyKey, ...]) -> Effective | None:
+    def _effective(self, keys: tuple[PolicyKey, ...]) -> Effective:
         layers = [self._layers[key] for key in keys]
-        cache_key = tuple((key, layer.version) for key, layer in zip(keys, layers, strict=True))
-        known = self._resolved.get(cache_key)
+        versions = tuple((*key, layer.version) for key, layer in zip(keys, layers, strict=True))
+        known = self._resolved.get(versions)
         if known is None:
             policies = [layer.policy for layer in layers if layer.policy is not None]
             if len(policies) < len(layers):
-                return None
-            known = self._resolved[cache_key] = resolve(*policies, usual_retries=self._usual_retries)
+                return UNREADABLE
+            known = self._resolved[versions] = resolve(*policies, usual_retries=self._usual_retries)
         return known
 
 

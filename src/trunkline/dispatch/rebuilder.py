@@ -7,7 +7,7 @@ writes under keys of its own epoch number, and scripts refuse a rebuilder with a
 from trunkline.bus import channels, epoch
 from trunkline.bus.connection import Bus
 from trunkline.control.controls import Controls
-from trunkline.dispatch import configuration
+from trunkline.dispatch.channel_reconciler import read_configuration
 from trunkline.dispatch.loader import load
 from trunkline.dispatch.rollout import Rollout
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
@@ -59,7 +59,7 @@ class Rebuilder(Loop):
         return 1
 
     async def _rebuild(self, conn: Connection, building: Bus) -> int:
-        wanted = await configuration.read(conn, self._controls, self._rollout)
+        wanted = await read_configuration(conn, self._controls, self._rollout)
         await channels.configure(building, wanted)
         await channels.hold(building, await store_schedule.holders(conn))
         loaded, after = 0, BEFORE_ALL

@@ -9,26 +9,26 @@ is not lifted before. Safe to repeat, also after an interruption.
 """
 
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from trunkline.dispatch.agent_reports import KIND
 from trunkline.dispatch.late_facts import SPARE_CHANNELS
-from trunkline.dispatch.restore_matching import CLOCK_SLACK, CalledLead, LostCall, Matching, match
+from trunkline.dispatch.live_calls import event_of
 from trunkline.model import new_id
 from trunkline.store import attempts, audit, controls, lead_edits, mailboxes, restores
 from trunkline.store.controls import Scope
 from trunkline.store.database import Connection, Database
 from trunkline.store.mailboxes import NewEvent
-from trunkline.store.restores import OurNumber, RestoredCall
+from trunkline.store.restores import OurNumber, RestoredCall, WaitingLead
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import get_logger
-from trunkline.telephony.carrier import ListUnavailable
+from trunkline.telephony.carrier import CallView, Unavailable
 from trunkline.telephony.carrier_registry import CarrierConfigError
 from trunkline.telephony.directory import AccountName, CarrierDirectory
-from trunkline.value import Value
+from trunkline.value import Value, replace
 
 log = get_logger(__name__)
 
@@ -39,6 +39,52 @@ REASON = "RESTORED"
 # How many calls are looked up, and leads locked, at a time.
 PAGE = 500
 _FIRST_ID = UUID(int=0)
+
+
+# The carrier's clock and ours differ, and its times are whole seconds.
+CLOCK_SLACK = timedelta(seconds=60)
+
+
+class LostCall(Value, frozen=True):
+    """A call that the carrier placed for us, without an attempt in this database."""
+
+    carrier: str
+    account: str
+    call: CallView
+    # None: the number it was placed from is not in this database either.
+    number: OurNumber | None
+
+    @property
+    def at(self) -> datetime | None:
+        return self.call.started_at or self.call.created_at
+
+
+class CalledLead(Value, frozen=True):
+    """A lead that would be called again, and its calls in their order."""
+
+    lead: WaitingLead
+    calls: tuple[LostCall, ...]
+
+
+class Matching(Value, frozen=True):
+    called: list[CalledLead]
+    # A call that was matched to another lead may have been theirs.
+    doubtful: list[WaitingLead]
+    # Due only later, to people who were called: probably for another lead, which is lost.
+    later: list[WaitingLead]
+    # Calls for which there is no lead.
+    orphans: list[LostCall]
+
+    @property
+    def leads(self) -> set[UUID]:
+        """All leads that were compared."""
+        return {each.lead.id for each in self.called} | {lead.id for lead in (*self.doubtful, *self.later)}
+
+    @property
+    def phones(self) -> set[str]:
+        """Of all people who were called."""
+        assigned = [lost for each in self.called for lost in each.calls]
+        return {lost.call.to for lost in (*assigned, *self.orphans)}
 
 
 class ReadAccount(Value, frozen=True):
@@ -75,7 +121,7 @@ class Settled(Value, frozen=True):
     unknown: int
 
 
-Refusal = Literal["kill_switch_off", "calls_live", "lists_unread"]
+RestoreRefusal = Literal["kill_switch_off", "calls_live", "lists_unread"]
 
 
 class RestoreCheck:
@@ -101,7 +147,9 @@ class RestoreCheck:
         matched = {called.lead.id for called in comparison.matching.called}
         return Comparison(since, found_at, accounts, comparison.matching, live, len(set(unread) - matched))
 
-    async def settle(self, comparison: Comparison, *, accept_unread: bool = False) -> Settled | Refusal:
+    async def settle(
+        self, comparison: Comparison, *, accept_unread: bool = False
+    ) -> Settled | RestoreRefusal:
         """`accept_unread`: end the leads that an account may have called whose list could not be read."""
         async with self._database.connection() as conn:
             if not await _is_stopped(conn):
@@ -143,7 +191,7 @@ class RestoreCheck:
         seen: set[str] = set()
         lost: dict[str, LostCall] = {}
         async for page in carrier.account_calls(since - CLOCK_SLACK):
-            if isinstance(page, ListUnavailable):
+            if isinstance(page, Unavailable):
                 return ReadAccount(*name, len(seen), page.reason), list(lost.values())
             dialled = [call for call in page if call.direction == "outbound"]
             seen.update(call.call_id for call in dialled)
@@ -267,20 +315,83 @@ def _restored_calls(called: CalledLead) -> Iterator[RestoredCall]:
 
 
 def _end_event(attempt_id: UUID, lost: LostCall) -> NewEvent:
-    """The list's view of an ended call, as if the carrier had sent it."""
-    call = lost.call
-    ended_at = call.ended_at or lost.at
-    return NewEvent(
-        kind=KIND,
-        key=str(attempt_id),
-        dedupe_key=f"asked:{call.call_id}:{call.state}",
-        type="ended",
-        payload={
-            "kind": "ended",
-            "call_id": call.call_id,
-            "at": ended_at.isoformat() if ended_at else None,
-            "reason": call.reason,
-            "duration_s": call.duration_s,
-            "raw": {"status": call.status, "asked": "true"},
-        },
-    )
+    """The list's view of an ended call. Whose fault its end was, and its cost, are not known from here on."""
+    return event_of(attempt_id, replace(lost.call, fault=None, cost=None), lost.call.ended_at or lost.at)
+
+
+def match(
+    calls: Sequence[LostCall],
+    leads: Sequence[WaitingLead],
+    overflows: Mapping[str, str | None],
+    found_at: datetime,
+) -> Matching:
+    """Finds the leads that were called by calls which a restored database does not have. Pure.
+
+    A carrier's list has the called phone, the number and the time of a call; it does not name the lead. A lead counts
+    as called if it waits for that phone, may use that number, and was due by then; so does one that came in after the
+    restore, because a sender that repeats lost leads sends them again. Where there are more such leads than calls, the
+    calls belong to those that were due first, and the others are in doubt: they may have been called, so no dialer
+    calls them again.
+
+    `leads` are those that wait for the phones of these calls, in the order in which they were due."""
+    by_phone: dict[str, list[WaitingLead]] = defaultdict(list)
+    for lead in leads:
+        by_phone[lead.phone].append(lead)
+    result = Matching([], [], [], [])
+    for phone, phone_calls in _by_phone(calls).items():
+        _match_phone(phone_calls, by_phone[phone], overflows, found_at, result)
+    return result
+
+
+def _by_phone(calls: Sequence[LostCall]) -> dict[str, list[LostCall]]:
+    groups: dict[str, list[LostCall]] = defaultdict(list)
+    for call in sorted(calls, key=_call_time):
+        groups[call.call.to].append(call)
+    return groups
+
+
+def _match_phone(
+    calls: Sequence[LostCall],
+    leads: Sequence[WaitingLead],
+    overflows: Mapping[str, str | None],
+    found_at: datetime,
+    result: Matching,
+) -> None:
+    assigned: dict[int, list[LostCall]] = defaultdict(list)
+    possible: set[int] = set()
+    for call in calls:
+        candidates = [n for n, lead in enumerate(leads) if _may_have_called(call, lead, overflows, found_at)]
+        possible.update(candidates)
+        if candidates:
+            # Each lead gets its first call before any gets its second.
+            assigned[min(candidates, key=lambda n: (len(assigned[n]), n))].append(call)
+        else:
+            result.orphans.append(call)
+    for n, lead in enumerate(leads):
+        if assigned[n]:
+            result.called.append(CalledLead(lead, tuple(assigned[n])))
+        elif n in possible:
+            result.doubtful.append(lead)
+        else:
+            result.later.append(lead)
+
+
+def _may_have_called(
+    lost: LostCall, lead: WaitingLead, overflows: Mapping[str, str | None], found_at: datetime
+) -> bool:
+    if lost.number is not None and lost.number.pool_id not in _reachable_pools(lead.pool_id, overflows):
+        return False
+    return lead.created_at >= found_at or lost.at is None or lead.due_at <= lost.at + CLOCK_SLACK
+
+
+def _reachable_pools(pool_id: str, overflows: Mapping[str, str | None]) -> set[str]:
+    reached: set[str] = set()
+    following: str | None = pool_id
+    while following is not None and following not in reached:
+        reached.add(following)
+        following = overflows.get(following)
+    return reached
+
+
+def _call_time(lost: LostCall) -> tuple[bool, float, str]:
+    return lost.at is None, lost.at.timestamp() if lost.at else 0.0, lost.call.call_id

@@ -20,11 +20,12 @@ from prometheus_client import Counter as Metric
 
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
-from trunkline.dispatch.carrier_responses import CarrierResponse, CarrierResponseWriter
-from trunkline.dispatch.cooldowns import CarrierUnreachable
+from trunkline.dispatch.carrier_responses import CarrierResponseWriter
+from trunkline.dispatch.cooldowns import CarrierAnswer, CarrierUnreachable
 from trunkline.model import Intent, idempotency_key
+from trunkline.store import lead_edits
 from trunkline.store.cooldowns import AccountName
-from trunkline.store.database import UNAVAILABLE
+from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.telemetry import bind, get_logger, metrics, span
 from trunkline.telephony import queueing
 from trunkline.telephony.account_refresher import AccountRefresher
@@ -56,6 +57,12 @@ UUID_LENGTH = 36
 TIMER_STEP_S = 0.001
 _NO_REPLY: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
 _UNWANTED = Rejected("not_sent_in_time", "unwanted", retryable=False, blames="nobody")
+_LABELS: Mapping[type[PlaceResult], str] = {
+    Accepted: "accepted",
+    Rejected: "rejected",
+    Throttled: "throttled",
+    InDoubt: "in_doubt",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,11 @@ class SenderLimits:
 
 # Whether the lead of a committed attempt was cancelled.
 IsUnwanted = Callable[[UUID], Awaitable[bool]]
+
+
+async def is_cancelled(database: Database, lead_id: UUID) -> bool:
+    async with database.connection() as conn:
+        return await lead_edits.is_cancelled(conn, lead_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +174,24 @@ class Sender:
     async def _send(self, intent: Intent, clock_reading: IntentClock, turn_s: float) -> None:
         with bind(lead_id=intent.lead_id, attempt_id=intent.attempt_id), span("dispatch.send"):
             is_unwanted = await self._wait_for_its_turn(intent, turn_s)
-            lateness_s = (self._clock.now() - intent.late_from).total_seconds()
+            lateness_s = (self._clock.now() - (intent.ready_at or intent.due_at)).total_seconds()
             place = _UNWANTED if is_unwanted else await self._place(intent, clock_reading)
             crash_point("dialer.after_send")
             metrics.DISPATCH_LATENESS_SECONDS.observe(max(0.0, lateness_s))
-            result = _result_label(place)
+            result = _LABELS[type(place)]
             _placed(intent.carrier, result).inc()
             log.info("call.placed", carrier=intent.carrier, result=result, lateness_s=round(lateness_s, 3))
-            self._results.add(CarrierResponse(intent, place))
+            self._results.add(
+                CarrierAnswer(
+                    intent.attempt_id,
+                    intent.lead_id,
+                    (intent.carrier, intent.account),
+                    intent.number_id,
+                    intent.to_phone,
+                    place,
+                    is_probe=intent.is_probe,
+                )
+            )
 
     async def _wait_for_its_turn(self, intent: Intent, turn_s: float) -> bool:
         """Whether the lead is cancelled by then. If Postgres does not answer, the call is sent: it is committed."""
@@ -223,9 +245,15 @@ class Sender:
             return Rejected("not_connected", "no_account", retryable=True, blames="network")
 
     def _order(self, intent: Intent, clock_reading: IntentClock) -> CallOrder:
-        agent, callbacks = self._agent(intent), self._callbacks
+        callbacks, agent = self._callbacks, None
+        ring_timeout_s = max(self._limits.ring_timeout_s, intent.ring_min_s)
+        if intent.slot is not None:
+            # If Postgres is down, the reservation counts for as long as the call can ring: later the slot may have
+            # another call.
+            rings_until_s = self._clock.now().timestamp() + ring_timeout_s + ANSWER_SLACK_S
+            agent = ReservedAgent(intent.slot.incarnation, int(rings_until_s))
         answer_url = self._callback(intent, "answer", agent)
-        metadata = _metadata(intent)
+        metadata = _metadata(intent.payload) if intent.payload else {}
         return CallOrder(
             attempt_id=intent.attempt_id,
             to=intent.to_phone,
@@ -233,31 +261,24 @@ class Sender:
             answer_url=answer_url,
             fallback_url=fallback_of(answer_url, callbacks.fallback_base_url or callbacks.base_url),
             status_url=self._callback(intent, "status"),
-            ring_timeout_s=self._ring_timeout_s(intent),
+            ring_timeout_s=ring_timeout_s,
             time_limit_s=self._limits.time_limit_s,
             send_by_boottime_s=clock_reading.boottime_s + self._send_within_s(intent),
             not_after=intent.closes_at,
             metadata=metadata,
-            idempotency_key=_idempotency_key(intent, metadata),
+            idempotency_key=_idempotency_key(intent, metadata) if metadata else "",
             machine_url=self._callback(intent, "machine") if self._limits.detects_machines else "",
             recording_url=self._callback(intent, "recording") if self._limits.records else "",
             agent=agent,
         )
 
     def _send_within_s(self, intent: Intent) -> float:
-        """From the reading of the clocks before the intent. No call leaves after its window has closed."""
-        return min(intent.send_in_s + self._limits.late_max_s, intent.closes_in_s)
-
-    def _ring_timeout_s(self, intent: Intent) -> int:
-        return max(self._limits.ring_timeout_s, intent.ring_min_s)
-
-    def _agent(self, intent: Intent) -> ReservedAgent | None:
-        """If Postgres is down, the reservation counts for as long as the call can ring: later the slot may have another
-        call."""
-        if intent.slot is None:
-            return None
-        rings_until_s = self._clock.now().timestamp() + self._ring_timeout_s(intent) + ANSWER_SLACK_S
-        return ReservedAgent(intent.slot.incarnation, int(rings_until_s))
+        """From the reading of the clocks before the intent. No call leaves after its window has closed; both ends are
+        times of Postgres's clock."""
+        late_max_s = self._limits.late_max_s
+        if intent.closes_at is not None:
+            late_max_s = min(late_max_s, (intent.closes_at - intent.send_at).total_seconds())
+        return intent.send_in_s + late_max_s
 
     def _callback(self, intent: Intent, kind: CallbackKind, agent: ReservedAgent | None = None) -> str:
         base_url, keys = self._callbacks.base_url, self._callbacks.keys
@@ -272,11 +293,11 @@ def _placed(carrier: str, result: str) -> Metric:
     return metrics.CALLS_PLACED.labels(carrier, result)
 
 
-def _metadata(intent: Intent) -> dict[str, str]:
+def _metadata(payload: str) -> dict[str, str]:
     """The fields of the payload as text, for the prompts of the carrier's own assistant. Our agents fetch their
     context."""
-    payload: dict[str, Any] = msgspec.json.decode(intent.payload) if intent.payload else {}
-    return {name: _text(value) for name, value in payload.items() if value not in (None, "")}
+    fields: dict[str, Any] = msgspec.json.decode(payload)
+    return {name: _text(value) for name, value in fields.items() if value not in (None, "")}
 
 
 def _idempotency_key(intent: Intent, metadata: Mapping[str, str]) -> str:
@@ -289,15 +310,3 @@ def _idempotency_key(intent: Intent, metadata: Mapping[str, str]) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _result_label(place: PlaceResult) -> str:
-    match place:
-        case Accepted():
-            return "accepted"
-        case Rejected():
-            return "rejected"
-        case Throttled():
-            return "throttled"
-        case InDoubt():
-            return "in_doubt"

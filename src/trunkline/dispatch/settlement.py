@@ -13,16 +13,16 @@ from uuid import UUID
 
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
-from trunkline.dispatch import call_evidence, counting
-from trunkline.dispatch.policy_cache import Owner, Policies
+from trunkline.dispatch import call_evidence, missing_agents
+from trunkline.dispatch.policy_cache import Policies
 from trunkline.errors import ProjectionLost
-from trunkline.leads.calling_policy import Effective, resolve
+from trunkline.leads.calling_policy import Effective
 from trunkline.leads.limits import day_of
 from trunkline.leads.retries import Retries
 from trunkline.leads.settle_decision import after_cancellation
 from trunkline.leads.windows import Opening
 from trunkline.model import CallFacts, Entry, Finish, LeadDecision, Outcome
-from trunkline.states import LeadStatus
+from trunkline.states import AttemptState, LeadStatus
 from trunkline.store import attempts
 from trunkline.store.attempts import Attempt, Cost, DueAgain
 from trunkline.store.database import Connection
@@ -33,16 +33,11 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 NOTHING_LEARNT: Mapping[UUID, CallFacts] = {}
-USUAL = resolve()
 NEVER_OPENS = Finish(Outcome.NO_CONFIG, "WINDOW_NEVER_OPENS")
 
 
 # Called after the commit with the attempts that are over: the agents that were reserved for them are free.
 OnOver = Callable[[Sequence[UUID]], Awaitable[None]]
-
-
-async def ignore_over(attempt_ids: Sequence[UUID]) -> None:
-    return None
 
 
 @dataclass(slots=True)
@@ -55,12 +50,15 @@ class Settlement:
     # Leads that ended, by the attempts that ended them. Valkey needs no update for these.
     ends: list[tuple[Attempt, Finish]] = field(default_factory=list)
     over: list[UUID] = field(default_factory=list)
-    on_over: OnOver = ignore_over
+    on_over: OnOver | None = None
 
     async def publish(self, bus: Bus) -> None:
         """Agents and channels first: a waiting lead needs them. A projection that was lost meanwhile is rebuilt from
         Postgres, which has all this already."""
-        await self.on_over(self.over)
+        if self.over and self.on_over is not None:
+            await self.on_over(self.over)
+        if not self.freed and not self.scheduled:
+            return
         try:
             await epoch.ensure(bus)
             await channels.release(bus, self.freed)
@@ -76,7 +74,7 @@ Decide = Callable[[Attempt, Retries], LeadDecision]
 class Settler:
     """Writes the decisions, under the policies of the leads' owners."""
 
-    def __init__(self, policies: Policies, on_over: OnOver = ignore_over):
+    def __init__(self, policies: Policies, on_over: OnOver | None = None):
         self._policies = policies
         self._on_over = on_over
 
@@ -90,18 +88,22 @@ class Settler:
         """Decide about the leads of these attempts, which no longer hold a channel. `learnt` are the new facts of this
         transaction; the other attempts count with the facts that were read with them."""
         settlement = Settlement(freed=list(decisions), over=list(decisions), on_over=self._on_over)
+        if not decisions:
+            return settlement
         policies = await self._policies_by_attempt(tx, [locked[each] for each in decisions])
         await attempts.settle_costs(tx, list(_costs(locked, learnt, policies)))
-        await counting.count(tx, decisions, locked, learnt, policies)
+        await missing_agents.count(tx, decisions, locked, learnt, policies)
         work = _Work()
         for attempt_id, decide in decisions.items():
-            attempt = locked[attempt_id]
-            if attempt.lead_id is None or not _may_decide(attempt):
-                continue
-            decision = decide(attempt, policies[attempt_id].retries)
-            if attempt.is_cancelled:
-                decision = after_cancellation(decision, attempt.cancel_reason, hang_up=attempt.hang_up_wanted)
-            work.add(attempt, decision, policies[attempt_id])
+            attempt, policy = locked[attempt_id], policies[attempt_id]
+            # Only the newest attempt decides about its lead: a late fact of an older one changes nothing.
+            if attempt.is_newest and attempt.lead_status is LeadStatus.PROCESSING:
+                decision = decide(attempt, policy.retries)
+                if attempt.is_cancelled:
+                    decision = after_cancellation(
+                        decision, attempt.cancel_reason, hang_up=attempt.hang_up_wanted
+                    )
+                work.add(attempt, decision, policy)
         finished = Counter((attempt.carrier, finish.outcome.value) for attempt, finish in work.ends)
         for (carrier, outcome), count in finished.items():
             metrics.CALLS_FINISHED.labels(carrier, outcome).inc(count)
@@ -119,8 +121,10 @@ class Settler:
     ) -> None:
         """Leads that ended on earlier evidence, or wait because their call seemed to have no agent, and whose calls
         have new evidence. Adds those that end or are due again."""
-        await counting.correct(tx, locked.values())
-        await counting.count_late(tx, locked, learnt)
+        if all(attempt.facts.state is not AttemptState.ENDED for attempt in locked.values()):
+            return  # none had ended before
+        await missing_agents.correct(tx, locked.values())
+        await missing_agents.count_late(tx, locked, learnt)
         facts = {each: learnt.get(each, attempt.facts) for each, attempt in locked.items()}
         late = [
             attempt for attempt in locked.values() if call_evidence.needs_revision(attempt, facts[attempt.id])
@@ -133,7 +137,7 @@ class Settler:
             if decision := call_evidence.revision(attempt, facts[attempt.id], policy.retries):
                 work = waiting if call_evidence.waits_for_an_agent(attempt) else ended
                 work.add(attempt, decision, policy)
-        await counting.correct_revised(tx, [*ended.attempts(), *waiting.attempts()])
+        await missing_agents.correct_revised(tx, [*ended.attempts(), *waiting.attempts()])
         await attempts.count_again(tx, [*waiting.by_lead(waiting.ends), *waiting.by_lead(waiting.retries)])
         await attempts.finish_leads(tx, waiting.by_lead(waiting.ends))
         await attempts.revise_leads(tx, ended.by_lead(ended.ends))
@@ -144,10 +148,8 @@ class Settler:
         )
 
     async def _policies_by_attempt(self, tx: Connection, settled: Sequence[Attempt]) -> dict[UUID, Effective]:
-        """By attempt. Under an unreadable policy no lead is called; a call that was placed is settled by the default
-        rules."""
-        policies = await self._policies.of(tx, map(_owner, settled))
-        return {attempt.id: policies[_owner(attempt)] or USUAL for attempt in settled}
+        policies = await self._policies.of(tx, settled)
+        return {attempt.id: policy for attempt, policy in zip(settled, policies, strict=True)}
 
 
 @dataclass(slots=True)
@@ -206,13 +208,3 @@ def _talked_s(facts: CallFacts) -> float | None:
     if facts.duration_s is not None:
         return facts.duration_s
     return max(0.0, (facts.ended_at - facts.answered_at).total_seconds()) if facts.ended_at else 0.0
-
-
-def _owner(attempt: Attempt) -> Owner:
-    tenant = attempt.tenant
-    return Owner(tenant.reseller_id or "", tenant.merchant_id or "", attempt.campaign_id)
-
-
-def _may_decide(attempt: Attempt) -> bool:
-    """Only the newest attempt decides about its lead: a late fact of an older one changes nothing."""
-    return attempt.is_newest and attempt.lead_status is LeadStatus.PROCESSING

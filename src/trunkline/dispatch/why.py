@@ -15,17 +15,9 @@ from uuid import UUID
 from trunkline.control.flags import EVENT_DISPATCH, decide
 from trunkline.control.waits import Includes
 from trunkline.dispatch import gates
-from trunkline.dispatch.agents import AGENTS_ELSEWHERE, AgentRule
-from trunkline.dispatch.gates import Case
-from trunkline.dispatch.gates_limits import (
-    AccountPace,
-    CountedLimits,
-    conditional_questions,
-    no_account_pace,
-    questions,
-)
-from trunkline.dispatch.policy_cache import Owner, Policies
-from trunkline.dispatch.refusals import GateRefusal, RefusalReason
+from trunkline.dispatch.cases import case_of, conditional_questions, questions
+from trunkline.dispatch.gates import AGENTS_ELSEWHERE, AccountPace, AgentRule, CountedLimits
+from trunkline.dispatch.policy_cache import UNREADABLE, Policies, layers_of
 from trunkline.dispatch.why_words import (
     GateCheck,
     check_from_decision,
@@ -38,13 +30,14 @@ from trunkline.dispatch.why_words import (
 )
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.zones import region_of
-from trunkline.model import Grant
+from trunkline.model import Grant, Refusal, RefusalReason
+from trunkline.schema.leads import Decision
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, allocations, cooldowns, decisions, flags, limits, policy, presence
 from trunkline.store.agents import AgentCapacity, SlotRule
 from trunkline.store.cooldowns import ActiveCooldown
 from trunkline.store.database import Connection
-from trunkline.store.decisions import RecordedDecision, Standing, StopOfLead
+from trunkline.store.decisions import Standing, StopOfLead
 from trunkline.store.flags import Flag
 from trunkline.store.policy import PolicyRow
 from trunkline.store.tenants import Tenant
@@ -91,7 +84,7 @@ class Why:
     refused_by: str | None
     next_at: datetime | None
     checks: tuple[GateCheck, ...]
-    history: tuple[RecordedDecision, ...]
+    history: tuple[Decision, ...]
 
 
 async def _assume_whole(
@@ -111,7 +104,7 @@ class DispatchView:
     includes: Includes | None = None
     # Whether a flag service decides whom this platform calls, and not the flags of the API.
     has_flag_service: bool = False
-    account_pace: AccountPace = no_account_pace
+    account_pace: AccountPace = lambda carrier, account: None
     projection: ProbeProjection = _assume_whole
     looks_for_dialers: bool = False
 
@@ -147,7 +140,7 @@ class _Explainer:
         policies: Policies,
         tenant: Tenant,
         standing: Standing,
-        history: Sequence[RecordedDecision],
+        history: Sequence[Decision],
         view: DispatchView,
     ):
         self._conn = conn
@@ -160,9 +153,10 @@ class _Explainer:
 
     async def checks(self) -> list[GateCheck]:
         lead = self._lead
-        owner = Owner(lead.reseller_id, lead.merchant_id, lead.campaign_id)
-        rules = (await self._policies.of(self._conn, [owner]))[owner]
-        stated = await policy.read(self._conn, owner.layers())
+        (rules,) = await self._policies.of(self._conn, [lead])
+        stated = await policy.read(
+            self._conn, layers_of(lead.reseller_id, lead.merchant_id, lead.campaign_id)
+        )
         stops = await decisions.stops(self._conn, lead)
         projection, match_stop = await self._view.projection(
             lead.reseller_id, lead.merchant_id, lead.campaign_id
@@ -313,8 +307,8 @@ class _Explainer:
         detail += f" ({standing.listed_reason})"
         return GateCheck("do_not_call", False, detail, standing.listed_until, standing.listed_actor)
 
-    async def _policy_checks(self, rules: Effective | None, stated: Sequence[PolicyRow]) -> list[GateCheck]:
-        if rules is None:
+    async def _policy_checks(self, rules: Effective, stated: Sequence[PolicyRow]) -> list[GateCheck]:
+        if rules is UNREADABLE:
             return [GateCheck("policy", False, "its calling policy cannot be read")]
         lead, number = self._lead, self._standing.number
         may_call = rules.permits(lead.phone)
@@ -333,7 +327,8 @@ class _Explainer:
         if number is not None:
             grant = Grant(_NO_ATTEMPT, lead.id, 0, number.id, 1, 0)
             # Judged as if it were called now.
-            case = Case(grant, replace(lead, due_at=min(lead.due_at, lead.now)), number, rules)
+            lead = replace(lead, due_at=min(lead.due_at, lead.now))
+            case = replace(case_of(grant, lead, rules), number=number)
             counts = await limits.count(self._conn, questions([case]))
             await limits.count_conditional(self._conn, conditional_questions([case]), counts)
             refusals = CountedLimits(counts, self._view.account_pace).refusals(case)
@@ -343,7 +338,7 @@ class _Explainer:
             checks += [] if refusals else [GateCheck("limits", True)]
         return checks
 
-    def _gate_check(self, gate: str, refusal: GateRefusal | None, stated: Sequence[PolicyRow]) -> GateCheck:
+    def _gate_check(self, gate: str, refusal: Refusal | None, stated: Sequence[PolicyRow]) -> GateCheck:
         if refusal is None:
             return GateCheck(gate, True)
         policies = self._policies_stating(
@@ -363,17 +358,16 @@ class _Explainer:
             for row in sorted(stating, key=lambda row: _LEVELS.index(row.scope))
         )
 
-    async def _agents(self, rules: Effective | None) -> GateCheck:
-        lead, number = self._lead, self._standing.number
-        if brake := gates.no_agent_brake(lead):
-            return GateCheck("agents", False, in_words("agents", brake.subject), brake.until)
-        carrier = number.carrier if number else ""
-        if not self._view.agents.needs_agent(carrier, are_elsewhere=lead.are_agents_elsewhere):
+    async def _agents(self, rules: Effective) -> GateCheck:
+        lead = self._lead
+        if lead.agents_from is not None:
+            return GateCheck("agents", False, in_words("agents", gates.NO_AGENT_BRAKE), lead.agents_from)
+        if not self._view.agents.needs_agent(lead):
             return GateCheck("agents", True)
         config = (await allocations.merchant_tiers(self._conn, [lead.merchant_id])).get(lead.merchant_id, "")
         tiers = chain(lead.merchant_id, config)
         missing = _missing_agent(await agents.capacity(self._conn, self._view.slots, tiers), tiers)
-        if missing and rules and rules.abandon_max_of(lead.phone) > 0 and lead.no_agent_count == 0:
+        if missing and rules.abandon_max_of(lead.phone) > 0 and lead.no_agent_count == 0:
             # It may be dialled without one. Only the intent counts whether the bound allows it, and records a refusal.
             return GateCheck("agents", True, f"{missing}; `abandon_max` allows some calls without one")
         return GateCheck("agents", missing is None, missing)

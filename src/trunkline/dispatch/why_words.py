@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from trunkline.dispatch.refusals import RefusalReason
-from trunkline.store.decisions import RecordedDecision
+from trunkline.model import RefusalReason
+from trunkline.schema.leads import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def in_words(gate: str, subject: str | None) -> str | None:
     return _BY_GATE.get((gate, subject)) or _SUBJECTS.get(subject) or subject.replace("_", " ")
 
 
-def check_from_decision(decision: RecordedDecision, gate: str | None = None) -> GateCheck:
+def check_from_decision(decision: Decision, gate: str | None = None) -> GateCheck:
     gate = gate or gate_of(decision.reason, decision.subject)
     words = in_words(gate_of(decision.reason, decision.subject), decision.subject)
     times = f"{decision.times} times" if decision.times > 1 else "once"
@@ -115,7 +115,7 @@ def check_from_decision(decision: RecordedDecision, gate: str | None = None) -> 
     )
 
 
-def deferred_by(history: Iterable[RecordedDecision], due_at: datetime) -> RecordedDecision | None:
+def deferred_by(history: Iterable[Decision], due_at: datetime) -> Decision | None:
     """The refusal that gave the lead its due time, if any. One that broke its own intent has no time of its own."""
     decisions = sorted(history, key=lambda each: each.last_at, reverse=True)
     if decisions and decisions[0].reason == RefusalReason.ERROR:
@@ -123,7 +123,7 @@ def deferred_by(history: Iterable[RecordedDecision], due_at: datetime) -> Record
     return next((each for each in decisions if each.until is not None and each.until == due_at), None)
 
 
-def refusing(history: Sequence[RecordedDecision], now: datetime) -> RecordedDecision | None:
+def refusing(history: Sequence[Decision], now: datetime) -> Decision | None:
     """The last refusal, while it still holds or would have been repeated by now."""
     if not history:
         return None
@@ -132,7 +132,7 @@ def refusing(history: Sequence[RecordedDecision], now: datetime) -> RecordedDeci
     return last if is_young and (last.until is None or last.until > now - REPEATED) else None
 
 
-def ranked(checks: Sequence[GateCheck], refusal: RecordedDecision | None) -> list[GateCheck]:
+def ranked(checks: Sequence[GateCheck], refusal: Decision | None) -> list[GateCheck]:
     """The closed gates, in the order of their effect: those that prevent a grant, then the intent's last refusal, then
     the others."""
     closed = [check for check in checks if not check.is_open]

@@ -179,12 +179,14 @@ class Effective:
             self.campaign_max_concurrent,
             self.campaign_starts_per_s,
         )
-        return any(limit is not None for limit in counted)
+        return counted != (None, None, None, None)
 
     def permits(self, phone: str) -> bool:
         return all(each.permit(phone) for each in self.destinations)
 
     def limits_of(self, phone: str) -> tuple[PersonLimit, ...]:
+        if not self.packs:
+            return self.person_limits
         by_pack = (pack.person_limits for pack in self.packs if pack.concerns(phone))
         return sum(by_pack, self.person_limits)
 
@@ -196,6 +198,8 @@ class Effective:
         return min([self.abandon_max, *shares])
 
     def ring_min_s(self, phone: str) -> int:
+        if not self.packs:
+            return 0
         return max((rule.ring_min_s or 0 for rule in self._on_abandoned(phone)), default=0)
 
     def message_on_abandonment(self, phone: str, *, caller: str, number: str) -> str:

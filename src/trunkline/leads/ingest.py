@@ -5,23 +5,14 @@ Nothing here reads or writes: the caller looks up the merchant's `Admission` fir
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-)
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from trunkline.leads import payloads, phones
@@ -29,7 +20,9 @@ from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, reso
 from trunkline.leads.immutable import ZoneName
 from trunkline.leads.windows import next_opening
 from trunkline.model import new_id
-from trunkline.moments import has_utc
+from trunkline.schema.fields import Moment
+from trunkline.schema.fields import ObjectId as ObjectId
+from trunkline.schema.fields import Text as Text
 from trunkline.store.leads import Admission, NewLead
 
 PAYLOAD_BYTES_MAX = 64 * 1024
@@ -48,26 +41,6 @@ EXAMPLE: JsonDict = {
     "max_attempts": 3,
     "reporting_webhook_url": "https://acme.example/hooks/trunkline",
 }
-
-
-def _only_text(value: object) -> object:
-    """A bare number would pass as seconds since 1970, and a client's milliseconds as the year 50,000."""
-    if value is None or isinstance(value, str | datetime):
-        return value
-    raise ValueError("write a date and time as text, for example 2030-05-01T09:30:00+02:00")
-
-
-def _in_utc(value: datetime) -> datetime:
-    if not has_utc(value):
-        raise ValueError("this date lies beyond the end of the calendar")
-    return value
-
-
-# Printable text that Postgres can store: no control characters, so no NUL.
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
-OBJECT_ID = r"^[a-z0-9][a-z0-9_-]{0,62}$"
-ObjectId = Annotated[str, StringConstraints(pattern=OBJECT_ID)]
-Moment = Annotated[AwareDatetime, BeforeValidator(_only_text), AfterValidator(_in_utc)]
 
 
 class LeadRequest(BaseModel):
@@ -267,10 +240,11 @@ def payload_problem(payload: dict[str, Any], bytes_max: int) -> FieldProblem | N
 
 def moment_problem(moment: datetime | None, field: str = "scheduled_at") -> FieldProblem | None:
     """A moment leaves room for a year of calling windows after it."""
-    with suppress(OverflowError):
-        if moment is None or moment.astimezone(UTC).year < YEAR_MAX:
-            return None
-    return FieldProblem(field, "This moment is outside the calendar.")
+    try:
+        fits = moment is None or moment.astimezone(UTC).year < YEAR_MAX
+    except OverflowError:
+        fits = False
+    return None if fits else FieldProblem(field, "This moment is outside the calendar.")
 
 
 def expiry_problem(expires_at: datetime | None, scheduled_at: datetime | None) -> FieldProblem | None:

@@ -75,10 +75,9 @@ def day_of(now: datetime, zone: str | None) -> Day:
 
 @lru_cache(maxsize=256)
 def _day(today: date, clock: ZoneInfo) -> Day:
-    first_at, after_at = (
-        datetime.combine(day, time(), clock).astimezone(UTC) for day in (today, today + timedelta(days=1))
-    )
-    return Day(today, first_at, after_at)
+    first_at = datetime.combine(today, time(), clock)
+    after_at = datetime.combine(today + timedelta(days=1), time(), clock)
+    return Day(today, first_at.astimezone(UTC), after_at.astimezone(UTC))
 
 
 @dataclass(slots=True)
@@ -94,7 +93,9 @@ class Pace:
 def start_together(paces: Sequence[Pace], earliest_at: datetime, within_s: float) -> datetime | Pace:
     """The time at which all of these paces let a call start. If it cannot start soon after its earliest, the pace that
     delays it most."""
-    start_at = max([earliest_at, *(pace.next_start_at for pace in paces)])
+    start_at = earliest_at
+    for pace in paces:
+        start_at = max(start_at, pace.next_start_at)
     if start_at > earliest_at + timedelta(seconds=within_s):
         return max(paces, key=lambda pace: pace.next_start_at)
     return start_at

@@ -9,7 +9,7 @@ from enum import StrEnum
 from trunkline.model import Outcome
 from trunkline.states import LeadStatus
 from trunkline.store.lead_reopenings import ReopeningFacts
-from trunkline.store.leads import Lead
+from trunkline.store.leads import StoredLead
 
 # The most that a lead may ever have: the schema and the API allow no more.
 ATTEMPTS_MAX = 20
@@ -46,7 +46,7 @@ SENTENCES: dict[ReopenRefusal, str] = {
 }
 
 
-def refusal(lead: Lead, facts: ReopeningFacts, max_attempts: int | None) -> ReopenRefusal | None:
+def refusal(lead: StoredLead, facts: ReopeningFacts, max_attempts: int | None) -> ReopenRefusal | None:
     """What forbids it, from the facts under the lead's lock; the caller judges the policy."""
     if lead.status != LeadStatus.FINISHED:
         return ReopenRefusal.NOT_FINISHED
@@ -61,7 +61,7 @@ def refusal(lead: Lead, facts: ReopeningFacts, max_attempts: int | None) -> Reop
     return ReopenRefusal.DO_NOT_CALL if facts.is_listed else None
 
 
-def attempts_max(lead: Lead, wanted: int | None) -> int | None:
+def attempts_max(lead: StoredLead, wanted: int | None) -> int | None:
     """The most attempts, those of earlier orders counted. At least one more than it had; None: it may have none."""
     allowed = max(wanted or lead.max_attempts, lead.attempt_count + 1)
     return allowed if allowed <= ATTEMPTS_MAX else None

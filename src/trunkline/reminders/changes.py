@@ -16,18 +16,18 @@ from trunkline.reminders.series import OccurrenceTime, instant
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, reminders
 from trunkline.store.database import Connection
-from trunkline.store.reminders import NewOccurrence, OpenLead, Reminder, WaitingOccurrence
+from trunkline.store.reminders import NewOccurrence, OpenLead, StoredReminder, WaitingOccurrence
 
 SEARCH_MAX = 10_000
 
 
-async def pause(tx: Connection, reminder: Reminder) -> Reminder:
+async def pause(tx: Connection, reminder: StoredReminder) -> StoredReminder:
     """The series keeps its position, and no occurrence is made."""
     await _end_waiting(tx, reminder, "paused")
     return await reminders.move(tx, replace(reminder, status="PAUSED", next_at=None))
 
 
-async def resume(tx: Connection, reminder: Reminder) -> Reminder:
+async def resume(tx: Connection, reminder: StoredReminder) -> StoredReminder:
     """From the first occurrence that is yet to come: those that passed during the pause are not made up for."""
     place = None
     if reminder.next_wall is not None:  # a paused series keeps its position, if it has another occurrence
@@ -42,7 +42,7 @@ async def resume(tx: Connection, reminder: Reminder) -> Reminder:
     )
 
 
-async def cancel(tx: Connection, reminder: Reminder, *, hang_up: bool) -> Reminder:
+async def cancel(tx: Connection, reminder: StoredReminder, *, hang_up: bool) -> StoredReminder:
     await _end_waiting(tx, reminder, "cancelled", hang_up=hang_up)
     if reminder.status == "ENDED":
         return reminder
@@ -52,8 +52,8 @@ async def cancel(tx: Connection, reminder: Reminder, *, hang_up: bool) -> Remind
 
 
 async def skip(
-    tx: Connection, reminder: Reminder, wall: datetime | None
-) -> tuple[Reminder, OccurrenceTime] | None:
+    tx: Connection, reminder: StoredReminder, wall: datetime | None
+) -> tuple[StoredReminder, OccurrenceTime] | None:
     """One occurrence: the next one to ring, or the one at that wall time. None: there is no such occurrence to skip.
 
     One that is a lead already is ended as long as it waits: until its intent."""
@@ -78,7 +78,7 @@ async def skip(
     return reminder, place
 
 
-def _find(reminder: Reminder, wall: datetime | None) -> OccurrenceTime | None:
+def _find(reminder: StoredReminder, wall: datetime | None) -> OccurrenceTime | None:
     place = next_place(reminder)
     if place is None or wall is None:
         return place
@@ -90,13 +90,15 @@ def _find(reminder: Reminder, wall: datetime | None) -> OccurrenceTime | None:
     return place if place is not None and place.wall == wall else None
 
 
-async def _end_waiting(tx: Connection, reminder: Reminder, reason: str, *, hang_up: bool = False) -> None:
+async def _end_waiting(
+    tx: Connection, reminder: StoredReminder, reason: str, *, hang_up: bool = False
+) -> None:
     waiting = await reminders.open_leads(tx, reminder.id)
     await _end(tx, reminder, [each.lead_id for each in waiting], reason, hang_up=hang_up)
 
 
 async def _end(
-    tx: Connection, reminder: Reminder, lead_ids: list[UUID], reason: str, *, hang_up: bool = False
+    tx: Connection, reminder: StoredReminder, lead_ids: list[UUID], reason: str, *, hang_up: bool = False
 ) -> int:
     """Returns how many of them were skipped. Those that are being called end with their call."""
     if not lead_ids:

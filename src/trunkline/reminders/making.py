@@ -19,14 +19,16 @@ from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads, reminders, restores
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey, NewLead
-from trunkline.store.reminders import NewOccurrence, Reminder, WaitingOccurrence
+from trunkline.store.reminders import NewOccurrence, StoredReminder, WaitingOccurrence
 from trunkline.telemetry import metrics
 
 # After a long outage a series has many missed occurrences. This many are recorded in one transaction.
 STEPS_MAX = 200
 
 
-async def make_due(tx: Connection, reminder: Reminder, horizon_s: float) -> tuple[Reminder, list[UUID]]:
+async def make_due(
+    tx: Connection, reminder: StoredReminder, horizon_s: float
+) -> tuple[StoredReminder, list[UUID]]:
     """Make what is due within the horizon, in order. Returns the series as it is now, and the new leads."""
     series, until = stored_series(reminder), reminder.now + timedelta(seconds=horizon_s)
     made: list[UUID] = []
@@ -39,7 +41,7 @@ async def make_due(tx: Connection, reminder: Reminder, horizon_s: float) -> tupl
     return await moved(tx, reminder), made
 
 
-async def make_now(tx: Connection, reminder: Reminder) -> tuple[Reminder, list[UUID]] | None:
+async def make_now(tx: Connection, reminder: StoredReminder) -> tuple[StoredReminder, list[UUID]] | None:
     """Ring the next occurrence at once, instead of at its own time: the one that rings next, as long as its lead waits,
     or else the next of the series. None: there is no such occurrence."""
     for each in await next_to_ring(tx, reminder):
@@ -54,25 +56,25 @@ async def make_now(tx: Connection, reminder: Reminder) -> tuple[Reminder, list[U
     return await moved(tx, advanced(reminder, stored_series(reminder), place)), made
 
 
-async def next_to_ring(conn: Connection, reminder: Reminder) -> list[WaitingOccurrence]:
+async def next_to_ring(conn: Connection, reminder: StoredReminder) -> list[WaitingOccurrence]:
     """The occurrences that wait as leads and ring before the next of the series is due."""
     place = next_place(reminder)
     waiting = await reminders.waiting(conn, [reminder.id])
     return [each for each in waiting if place is None or each.due_at <= place.at]
 
 
-async def moved(tx: Connection, reminder: Reminder) -> Reminder:
+async def moved(tx: Connection, reminder: StoredReminder) -> StoredReminder:
     """Write the position of a locked series, and end it if it has no occurrence left."""
     return await reminders.finish(tx, await reminders.move(tx, reminder))
 
 
-def next_place(reminder: Reminder) -> OccurrenceTime | None:
+def next_place(reminder: StoredReminder) -> OccurrenceTime | None:
     if reminder.next_wall is None or reminder.next_at is None:
         return None
     return OccurrenceTime(reminder.next_wall, reminder.next_at, reminder.next_no)
 
 
-def advanced(reminder: Reminder, series: Series, place: OccurrenceTime) -> Reminder:
+def advanced(reminder: StoredReminder, series: Series, place: OccurrenceTime) -> StoredReminder:
     """The series after this occurrence: at the next one, or without one. It ends when the last one has ended."""
     after = series.after(place, reminder.last_at)
     if after is None:
@@ -80,7 +82,9 @@ def advanced(reminder: Reminder, series: Series, place: OccurrenceTime) -> Remin
     return replace(reminder, next_wall=after.wall, next_at=after.at, next_no=after.no, last_at=place.at)
 
 
-async def _make(tx: Connection, reminder: Reminder, place: OccurrenceTime, wanted_at: datetime) -> list[UUID]:
+async def _make(
+    tx: Connection, reminder: StoredReminder, place: OccurrenceTime, wanted_at: datetime
+) -> list[UUID]:
     skip_reason = await _skip_reason(tx, reminder, wanted_at)
     occurrence = NewOccurrence(
         id=new_id(),
@@ -98,7 +102,7 @@ async def _make(tx: Connection, reminder: Reminder, place: OccurrenceTime, wante
     return [] if skip_reason else await _make_lead(tx, reminder, occurrence)
 
 
-async def _skip_reason(tx: Connection, reminder: Reminder, wanted_at: datetime) -> str | None:
+async def _skip_reason(tx: Connection, reminder: StoredReminder, wanted_at: datetime) -> str | None:
     """Why an occurrence does not ring any more. One that was due before a restore may have rung in the lost time: until
     the restore is settled, `restore-check` compares its lead with the carriers' lists, and not afterwards."""
     if wanted_at < reminder.now - timedelta(seconds=reminder.late_s):
@@ -108,8 +112,8 @@ async def _skip_reason(tx: Connection, reminder: Reminder, wanted_at: datetime) 
     return None
 
 
-async def _make_lead(tx: Connection, reminder: Reminder, occurrence: NewOccurrence) -> list[UUID]:
-    key = AdmissionKey(reminder.merchant_id, reminder.pool_id, reminder.campaign_id)
+async def _make_lead(tx: Connection, reminder: StoredReminder, occurrence: NewOccurrence) -> list[UUID]:
+    key = AdmissionKey(reminder.merchant_id, reminder.pool, reminder.campaign_id)
     admission = (await leads.admissions(tx, reminder.tenant, [key]))[key]
     match ingest.prepare(lead_request(reminder, occurrence), admission):
         case LeadRefused(problems):
@@ -131,7 +135,7 @@ async def _fail(tx: Connection, occurrence: NewOccurrence, error: str) -> None:
     await reminders.give_lead(tx, occurrence.id, None, None, error)
 
 
-def lead_request(reminder: Reminder, occurrence: NewOccurrence) -> LeadRequest:
+def lead_request(reminder: StoredReminder, occurrence: NewOccurrence) -> LeadRequest:
     fields = {"message": reminder.message, "assistant_id": reminder.assistant_id}
     own_fields = {name: value for name, value in fields.items() if value is not None}
     return LeadRequest(
@@ -144,7 +148,7 @@ def lead_request(reminder: Reminder, occurrence: NewOccurrence) -> LeadRequest:
         scheduled_at=occurrence.scheduled_at,
         priority=reminder.priority,
         campaign_id=reminder.campaign_id,
-        pool=reminder.pool_id,
+        pool=reminder.pool,
         max_attempts=reminder.max_attempts,
         reporting_webhook_url=reminder.reporting_webhook_url,
     )

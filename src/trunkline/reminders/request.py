@@ -11,14 +11,16 @@ from pydantic.config import JsonDict
 
 from trunkline.leads import ingest, payloads, phones
 from trunkline.leads.immutable import ZoneName
-from trunkline.leads.ingest import FieldProblem, LeadRefused, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused
 from trunkline.leads.windows import Window
 from trunkline.model import new_id
 from trunkline.reminders import recurrence
 from trunkline.reminders.recurrence import BadRule
 from trunkline.reminders.series import Series
+from trunkline.schema.fields import ObjectId, Text
+from trunkline.schema.reminders import WALL
 from trunkline.store.leads import Admission
-from trunkline.store.reminders import NewReminder, Reminder
+from trunkline.store.reminders import NewReminder, StoredReminder
 
 CARRIER = "vapi"
 ATTEMPTS = 3
@@ -40,20 +42,15 @@ EXAMPLE: JsonDict = {
 }
 
 
-_WALL = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?$"
-
-
 def _wall_text(value: object) -> object:
     """A number of seconds since 1970 would be an instant, and so would a time with an offset."""
-    if isinstance(value, str) and re.fullmatch(_WALL, value, re.ASCII):
+    if isinstance(value, str) and re.fullmatch(WALL, value, re.ASCII):
         return value
     raise ValueError("write a local date and time without an offset, for example 2030-05-01T09:00")
 
 
-_WALL_SCHEMA = WithJsonSchema({"type": "string", "pattern": _WALL, "examples": ["2030-05-01T09:00:00"]})
-# A wall time in requests, and one in responses.
+_WALL_SCHEMA = WithJsonSchema({"type": "string", "pattern": WALL, "examples": ["2030-05-01T09:00:00"]})
 WallMoment = Annotated[NaiveDatetime, BeforeValidator(_wall_text), _WALL_SCHEMA]
-WallTimeOut = Annotated[datetime, _WALL_SCHEMA]
 
 
 class ReminderRequest(BaseModel):
@@ -164,7 +161,7 @@ def series_of(starts_at: datetime, zone: str, rrule: str | None, now: datetime) 
     return FieldProblem("rrule", rule.error) if isinstance(rule, BadRule) else Series(starts_at, zone, rule)
 
 
-def stored_series(reminder: Reminder) -> Series:
+def stored_series(reminder: StoredReminder) -> Series:
     """Of a stored reminder, whose rule is valid."""
     if reminder.rrule is None:
         return Series(reminder.starts_at, reminder.timezone, None)

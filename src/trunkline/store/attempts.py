@@ -18,6 +18,9 @@ from trunkline.value import Private, Value
 _SQL = Area("attempts")
 
 
+# The states from which a late response to the dial request may still move an attempt.
+_SOURCES = {to: ",".join(state for state in sources(to) if state not in WRITTEN_OFF) for to in AttemptState}
+
 # An index refuses a row: the call's id, its channel or its position as the live one is another attempt's.
 TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
 
@@ -25,9 +28,9 @@ TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
 class ReportedOutcome(Value, frozen=True):
     """The part of an agent's report that decides about the lead."""
 
-    disposition: str | None
-    opt_out: bool
-    callback_at: datetime | None
+    disposition: str | None = None
+    opt_out: bool = False
+    callback_at: datetime | None = None
 
 
 class Attempt(Value, frozen=True):
@@ -64,6 +67,14 @@ class Attempt(Value, frozen=True):
     # It began after the merchant's dials were stopped because of answered calls without an agent.
     is_probe: bool = False
     number_id: UUID | None = None
+
+    @property
+    def reseller_id(self) -> str:
+        return self.tenant.reseller_id or ""
+
+    @property
+    def merchant_id(self) -> str:
+        return self.tenant.merchant_id or ""
 
 
 class CallAllocation(Value, frozen=True):
@@ -187,20 +198,16 @@ def _attempt(row: Any) -> Attempt:
         timezone=row["timezone"],
         counted_at=row["counted_at"],
         reserved_micros=row["reserved_micros"],
-        report=_reported(row) if row["is_reported"] else None,
+        report=ReportedOutcome(row["disposition"], row["opt_out"], row["callback_at"])
+        if row["is_reported"]
+        else None,
         read_at=row["read_at"],
-        allocation=_allocation(row) if row["is_allocated"] else None,
+        allocation=CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"], row["was_refused"])
+        if row["is_allocated"]
+        else None,
         is_probe=row["is_probe"],
         number_id=row["number_id"],
     )
-
-
-def _allocation(row: Any) -> CallAllocation:
-    return CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"], row["was_refused"])
-
-
-def _reported(row: Any) -> ReportedOutcome:
-    return ReportedOutcome(row["disposition"], row["opt_out"], row["callback_at"])
 
 
 async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
@@ -209,7 +216,7 @@ async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
         _SQL.write_results,
         [r.attempt_id for r in results],
         [r.state.value for r in results],
-        [",".join(state for state in sources(r.state) if state not in WRITTEN_OFF) for r in results],
+        [_SOURCES[r.state] for r in results],
         [r.call_id for r in results],
         [r.reason for r in results],
     )

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from trunkline.schema.campaigns import Campaign, ListedCampaign
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
 from trunkline.store.sql import Area
@@ -39,31 +40,13 @@ class NewCampaign:
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
-    id: UUID
-    reseller_id: str
-    merchant_id: str
-    request_id: str | None
+class StoredCampaign(Campaign):
     request_hash: bytes
-    name: str
-    status: str
-    pool_id: str
-    priority: int
-    max_attempts: int
     given_pool_id: str
     given_priority: int
     given_max_attempts: int
-    starts_at: datetime | None
-    ends_at: datetime | None
-    reporting_webhook_url: str | None
-    stop_reason: str | None
     stop_hangs_up: bool
-    started_at: datetime | None
-    stopped_at: datetime | None
-    completed_at: datetime | None
     running_since: datetime | None
-    created_at: datetime
-    updated_at: datetime
     # Postgres's clock when this was read.
     now: datetime
 
@@ -80,19 +63,11 @@ class Campaign:
 
     @property
     def gives(self) -> Given:
-        return Given(self.pool_id, self.priority, self.max_attempts)
+        return Given(self.pool, self.priority, self.max_attempts)
 
     @property
     def given(self) -> Given:
         return Given(self.given_pool_id, self.given_priority, self.given_max_attempts)
-
-
-@dataclass(frozen=True, slots=True)
-class ListedCampaign(Campaign):
-    """With its number of leads, and of those that have finished."""
-
-    leads: int
-    finished: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +85,24 @@ class OutcomeCount:
     last_finished_at: datetime | None
 
 
-async def insert(tx: Connection, new: NewCampaign) -> Campaign | None:
+async def insert(tx: Connection, new: NewCampaign) -> StoredCampaign | None:
     """None if the merchant has sent this request before."""
     values = (getattr(new, name) for name in NewCampaign.__dataclass_fields__)
-    return pick_or_none(Campaign, await tx.fetchrow(_SQL.insert, *values))
+    return pick_or_none(StoredCampaign, await tx.fetchrow(_SQL.insert, *values))
 
 
-async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Campaign | None:
-    return pick_or_none(Campaign, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
+async def by_request(tx: Connection, merchant_id: str, request_id: str) -> StoredCampaign | None:
+    return pick_or_none(StoredCampaign, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
 
 
-async def get(conn: Connection, tenant: Tenant, campaign_id: UUID) -> Campaign | None:
+async def get(conn: Connection, tenant: Tenant, campaign_id: UUID) -> StoredCampaign | None:
     row = await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, campaign_id)
-    return pick_or_none(Campaign, row)
+    return pick_or_none(StoredCampaign, row)
 
 
-async def lock(tx: Connection, tenant: Tenant, campaign_id: UUID) -> Campaign | None:
+async def lock(tx: Connection, tenant: Tenant, campaign_id: UUID) -> StoredCampaign | None:
     row = await tx.fetchrow(_SQL.lock, tenant.reseller_id, tenant.merchant_id, campaign_id)
-    return pick_or_none(Campaign, row)
+    return pick_or_none(StoredCampaign, row)
 
 
 async def list_campaigns(
@@ -139,7 +114,7 @@ async def list_campaigns(
     return [pick(ListedCampaign, row) for row in rows]
 
 
-async def edit(tx: Connection, campaign_id: UUID, changes: Mapping[str, Any]) -> Campaign:
+async def edit(tx: Connection, campaign_id: UUID, changes: Mapping[str, Any]) -> StoredCampaign:
     """Change the named fields; a start, an end or a webhook may be set to none."""
     row = await tx.fetchrow(
         _SQL.edit,
@@ -160,35 +135,35 @@ async def edit(tx: Connection, campaign_id: UUID, changes: Mapping[str, Any]) ->
 
 async def move(
     tx: Connection, campaign_id: UUID, status: str, *, reason: str | None = None, hang_up: bool = False
-) -> Campaign:
+) -> StoredCampaign:
     return _changed(await tx.fetchrow(_SQL.move, campaign_id, status, reason, hang_up))
 
 
-def _changed(row: Any) -> Campaign:
+def _changed(row: Any) -> StoredCampaign:
     assert row is not None, "a campaign that is locked does not go away"
-    return pick(Campaign, row)
+    return pick(StoredCampaign, row)
 
 
 async def unsettled(conn: Connection, *, limit: int) -> list[UUID]:
     return [row["id"] for row in await conn.fetch(_SQL.unsettled, limit)]
 
 
-async def claim(tx: Connection, campaign_id: UUID) -> Campaign | None:
-    return pick_or_none(Campaign, await tx.fetchrow(_SQL.claim, campaign_id))
+async def claim(tx: Connection, campaign_id: UUID) -> StoredCampaign | None:
+    return pick_or_none(StoredCampaign, await tx.fetchrow(_SQL.claim, campaign_id))
 
 
-async def is_done(tx: Connection, campaign: Campaign) -> bool:
+async def is_done(tx: Connection, campaign: StoredCampaign) -> bool:
     """It had leads, and none of them is left to call."""
     return bool(await tx.fetchval(_SQL.is_done, campaign.id, campaign.merchant_id))
 
 
-async def waiting(tx: Connection, campaign: Campaign, *, limit: int) -> list[UUID]:
+async def waiting(tx: Connection, campaign: StoredCampaign, *, limit: int) -> list[UUID]:
     """Leads that have to end with their campaign."""
     rows = await tx.fetch(_SQL.waiting, campaign.id, campaign.merchant_id, limit)
     return [row["id"] for row in rows]
 
 
-async def give(tx: Connection, campaign: Campaign, *, limit: int) -> bool:
+async def give(tx: Connection, campaign: StoredCampaign, *, limit: int) -> bool:
     """Apply edited fields to waiting leads. Returns whether there are more of them."""
     row = await tx.fetchrow(
         _SQL.give, campaign.id, campaign.merchant_id, limit, *campaign.given, *campaign.gives
@@ -201,7 +176,7 @@ async def mark_given(tx: Connection, campaign_id: UUID) -> None:
     await tx.execute(_SQL.given, campaign_id)
 
 
-async def progress(conn: Connection, campaign: Campaign) -> list[OutcomeCount]:
+async def progress(conn: Connection, campaign: StoredCampaign) -> list[OutcomeCount]:
     """From folded counts: it costs the same with a million leads as with ten."""
     rows = await conn.fetch(
         _SQL.progress, campaign.id, campaign.merchant_id, campaign.reseller_id, campaign.runs_since
@@ -214,13 +189,13 @@ async def fold_counts(tx: Connection, *, fresh_min: int, fresh_max: int) -> int:
     return int(await tx.fetchval(_SQL.fold_counts, fresh_min, fresh_max))
 
 
-async def sample(conn: Connection, campaign: Campaign) -> tuple[str, str | None] | None:
+async def sample(conn: Connection, campaign: StoredCampaign) -> tuple[str, str | None] | None:
     """Phone and zone of a lead that it has yet to call."""
     row = await conn.fetchrow(_SQL.sample, campaign.id, campaign.merchant_id)
     return None if row is None else (row["phone"], row["timezone"])
 
 
-async def layers(conn: Connection, campaign: Campaign) -> list[str | None]:
+async def layers(conn: Connection, campaign: StoredCampaign) -> list[str | None]:
     documents: list[str | None] = await conn.fetchval(
         _SQL.layers, campaign.reseller_id, campaign.merchant_id, campaign.id
     )

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from trunkline.schema.leads import Decision
 from trunkline.store.database import Connection
 from trunkline.store.dispatch import LockedLead, LockedNumber
 from trunkline.store.rows import pick
@@ -12,16 +13,6 @@ from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
 _SQL = Area("decisions")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedDecision:
-    reason: str
-    subject: str | None
-    times: int
-    first_at: datetime
-    last_at: datetime
-    until: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +49,8 @@ class Standing:
     listed_until: datetime | None = None
 
 
-async def history(conn: Connection, lead_id: UUID) -> list[RecordedDecision]:
-    return [pick(RecordedDecision, row) for row in await conn.fetch(_SQL.history, lead_id)]
+async def history(conn: Connection, lead_id: UUID) -> list[Decision]:
+    return [pick(Decision, row) for row in await conn.fetch(_SQL.history, lead_id)]
 
 
 async def standing(conn: Connection, tenant: Tenant, lead_id: UUID) -> Standing | None:

@@ -1,22 +1,20 @@
 """The intent's statements. The caller decides what is one transaction."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import asyncpg
 
-from trunkline.model import Entry, Finish, Grant, Outcome, Slot
+from trunkline.model import Entry, Finish, Grant, Intent, Outcome, Refusal, RefusalReason
+from trunkline.store.cooldowns import NewProbe
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import Area
 from trunkline.value import Private, Value
 
 _SQL = Area("dispatch")
-
-_NONE: frozenset[UUID] = frozenset()
 
 # A lock was held for too long, or Postgres ended a deadlock. Nothing was written.
 CONTENDED: tuple[type[BaseException], ...] = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
@@ -94,67 +92,40 @@ class Overdial(Value, frozen=True):
     abandon_max: float
 
 
-class NewAttempt(Value, frozen=True):
-    grant: Grant
-    lead: LockedLead
-    number: LockedNumber
-    intent_at: datetime
-    send_at: datetime
-    reserved_micros: int
-    day: date
-    # The end of its calling window when it was admitted.
-    closes_at: datetime | None = None
-    # The agent that is reserved for the call; None where it needs none, or is overdialled.
-    slot: Slot | None = None
-    overdial: Overdial | None = None
-    ring_min_s: int = 0
-    # When all that the call needs was available; None: when its lead was due.
-    ready_at: datetime | None = None
-
-
 class NextStart(Value, frozen=True):
-    """The next start of a pace, once this attempt has started."""
+    """The next start of a pace, once the attempt has started."""
 
-    attempt_id: UUID
     kind: str
     subject: str
     next_start_at: datetime
 
 
-class Move(Value, frozen=True):
-    due_at: datetime
-    closes_at: datetime | None
+class NewAttempt(Value, frozen=True):
+    """An attempt to be inserted, and the intent that is sent once it is committed."""
 
-
-class NewDecision(Value, frozen=True):
-    lead_id: UUID
-    reason: str
-    merchant_id: str
-    subject: str | None
-    until: datetime | None
-
-
-@dataclass(slots=True)
-class IntentWrites:
-    """All writes of an intent."""
-
-    attempts: list[NewAttempt] = field(default_factory=list)
-    next_starts: list[NextStart] = field(default_factory=list)
-    ends: dict[UUID, Finish] = field(default_factory=dict)
-    moves: dict[UUID, Move] = field(default_factory=dict)
-    decisions: list[NewDecision] = field(default_factory=list)
+    grant: Grant
+    lead: LockedLead
+    intent: Intent
+    intent_at: datetime
+    reserved_micros: int
+    day: date
+    # How it goes without a reserved agent.
+    overdial: Overdial | None = None
+    next_starts: tuple[NextStart, ...] = ()
+    # The cooldowns that it probes.
+    probes: tuple[NewProbe, ...] = ()
 
     @property
-    def has_refusals(self) -> bool:
-        return bool(self.ends or self.moves or self.decisions)
+    def id(self) -> UUID:
+        return self.intent.attempt_id
 
 
-class WrittenIntents(Value, frozen=True):
-    """The inserted attempts, those whose slot was, and the entries of the leads that moved, for the schedule."""
+class RefusedLead(Protocol):
+    @property
+    def id(self) -> UUID: ...
 
-    inserted: frozenset[UUID]
-    reserved: frozenset[UUID]
-    moved: Mapping[UUID, Entry]
+    @property
+    def merchant_id(self) -> str: ...
 
 
 class Explanation(Value, frozen=True):
@@ -211,28 +182,25 @@ async def lock_granted(
     return {row["id"]: LockedLead(**row) for row in rows}
 
 
-async def write(tx: Connection, writes: IntentWrites, dialer: str) -> WrittenIntents:
-    inserted, reserved = await _write_attempts(tx, writes, dialer) if writes.attempts else (_NONE, _NONE)
-    moved = await _write_refusals(tx, writes) if writes.has_refusals else {}
-    return WrittenIntents(inserted, reserved, moved)
-
-
-async def _write_attempts(
-    tx: Connection, writes: IntentWrites, dialer: str
+async def write_attempts(
+    tx: Connection, attempts: Sequence[NewAttempt], dialer: str
 ) -> tuple[frozenset[UUID], frozenset[UUID]]:
-    starts = writes.next_starts
-    slots = [a.slot for a in writes.attempts]
-    overdials = [a.overdial for a in writes.attempts]
+    """The inserted attempts, and those whose slot was reserved."""
+    if not attempts:
+        return frozenset(), frozenset()
+    starts = [(a.id, start) for a in attempts for start in a.next_starts]
+    slots = [a.intent.slot for a in attempts]
+    overdials = [a.overdial for a in attempts]
     rows = await tx.fetch(
         _SQL.write_intents,
-        *_columns(writes.attempts),
-        [a.reserved_micros for a in writes.attempts],
-        [a.day for a in writes.attempts],
+        *_columns(attempts),
+        [a.reserved_micros for a in attempts],
+        [a.day for a in attempts],
         dialer,
-        [s.attempt_id for s in starts],
-        [s.kind for s in starts],
-        [s.subject for s in starts],
-        [s.next_start_at for s in starts],
+        [attempt_id for attempt_id, _ in starts],
+        [start.kind for _, start in starts],
+        [start.subject for _, start in starts],
+        [start.next_start_at for _, start in starts],
         [s.pod if s else None for s in slots],
         [s.no if s else None for s in slots],
         [s.incarnation if s else None for s in slots],
@@ -240,49 +208,54 @@ async def _write_attempts(
         [o.group if o else None for o in overdials],
         [o.answer_rate if o else None for o in overdials],
         [o.abandon_max if o else None for o in overdials],
-        [a.ready_at for a in writes.attempts],
+        [a.intent.ready_at for a in attempts],
     )
     inserted = frozenset(row["id"] for row in rows if row["is_attempt"])
     return inserted, frozenset(row["id"] for row in rows if not row["is_attempt"])
 
 
-async def _write_refusals(tx: Connection, writes: IntentWrites) -> dict[UUID, Entry]:
-    finishes, moves, decisions = writes.ends.values(), writes.moves.values(), writes.decisions
-    rows = await tx.fetch(
-        _SQL.write_refusals,
-        list(writes.ends),
-        [f.word or f.outcome.value for f in finishes],
-        [f.reason for f in finishes],
-        list(writes.moves),
-        [m.due_at for m in moves],
-        [m.closes_at for m in moves],
-        [d.lead_id for d in decisions],
-        [d.reason for d in decisions],
-        [d.merchant_id for d in decisions],
-        [d.subject for d in decisions],
-        [d.until for d in decisions],
-    )
-    return {row["id"]: entry_of(row) for row in rows}
-
-
 def _columns(attempts: Sequence[NewAttempt]) -> tuple[list[Any], ...]:
+    intents = [a.intent for a in attempts]
     return (
-        [a.grant.attempt_id for a in attempts],
-        [a.lead.id for a in attempts],
-        [a.lead.attempt_count + 1 for a in attempts],
+        [i.attempt_id for i in intents],
+        [i.lead_id for i in intents],
+        [i.attempt_no for i in intents],
         [a.lead.reseller_id for a in attempts],
         [a.lead.merchant_id for a in attempts],
         [a.lead.campaign_id for a in attempts],
-        [a.number.id for a in attempts],
+        [i.number_id for i in intents],
         [a.grant.channel_no for a in attempts],
-        [a.number.carrier for a in attempts],
-        [a.number.account for a in attempts],
-        [a.lead.phone for a in attempts],
-        [a.number.e164 for a in attempts],
-        [a.lead.due_at for a in attempts],
+        [i.carrier for i in intents],
+        [i.account for i in intents],
+        [i.to_phone for i in intents],
+        [i.from_phone for i in intents],
+        [i.due_at for i in intents],
         [a.intent_at for a in attempts],
-        [a.send_at for a in attempts],
+        [i.send_at for i in intents],
     )
+
+
+async def write_refusals(tx: Connection, refused: Sequence[tuple[RefusedLead, Refusal]]) -> dict[UUID, Entry]:
+    """End or move the leads as their refusals say, and record why. Returns the new entries of those that moved."""
+    if not refused:
+        return {}
+    ends = [(lead.id, refusal.finish) for lead, refusal in refused if refusal.finish]
+    moves = [(lead.id, refusal) for lead, refusal in refused if refusal.due_at and not refusal.finish]
+    rows = await tx.fetch(
+        _SQL.write_refusals,
+        [lead_id for lead_id, _ in ends],
+        [finish.word or finish.outcome.value for _, finish in ends],
+        [finish.reason for _, finish in ends],
+        [lead_id for lead_id, _ in moves],
+        [refusal.due_at for _, refusal in moves],
+        [refusal.closes_at for _, refusal in moves],
+        [lead.id for lead, _ in refused],
+        [refusal.reason.value for _, refusal in refused],
+        [lead.merchant_id for lead, _ in refused],
+        [refusal.subject for _, refusal in refused],
+        [refusal.until for _, refusal in refused],
+    )
+    return {row["id"]: entry_of(row) for row in rows}
 
 
 async def explain(tx: Connection, grants: Sequence[Grant]) -> dict[UUID, Explanation]:
@@ -300,12 +273,12 @@ async def owners(tx: Connection, attempts: Sequence[NewAttempt]) -> dict[UUID, O
     """By the attempt that was not inserted."""
     rows = await tx.fetch(
         _SQL.owners,
-        [a.grant.attempt_id for a in attempts],
+        [a.id for a in attempts],
         [a.lead.id for a in attempts],
-        [a.number.id for a in attempts],
+        [a.intent.number_id for a in attempts],
         [a.grant.channel_no for a in attempts],
-        [a.lead.phone for a in attempts],
-        [a.number.e164 for a in attempts],
+        [a.intent.to_phone for a in attempts],
+        [a.intent.from_phone for a in attempts],
     )
     return {row["id"]: Owners(row["channel_owner"], row["person_owner"], row["lead_owner"]) for row in rows}
 
@@ -318,16 +291,17 @@ async def disown(tx: Connection, attempts: Sequence[NewAttempt], dialer: str) ->
     return [entry_of(row) for row in due_again]
 
 
-async def defer_broken(
-    conn: Connection, lead_id: UUID, version: int, error: str
-) -> tuple[Finish | None, Entry | None]:
+async def defer_broken(conn: Connection, lead_id: UUID, version: int, error: str) -> Refusal:
     """A lead that broke its own intent: deferred, longer each time, or ended after ten times."""
     row = await conn.fetchrow(_SQL.defer_broken, lead_id, version, error[:500])
+    subject = error[:200]
     if row is None:
-        return None, None
+        return Refusal(RefusalReason.ERROR, subject=subject)
     if row["outcome"] is not None:
-        return Finish(Outcome(row["outcome"]), row["outcome_reason"]), None
-    return None, entry_of(row)
+        finish = Finish(Outcome(row["outcome"]), row["outcome_reason"])
+        return Refusal(RefusalReason.ERROR, subject=subject, finish=finish)
+    moved = entry_of(row)
+    return Refusal(RefusalReason.ERROR, until=moved.due_at, subject=subject, moved=moved)
 
 
 async def slow_account(conn: Connection, account: str, seconds: float) -> None:

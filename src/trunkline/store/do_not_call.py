@@ -1,33 +1,21 @@
 """Do-not-call lists of a merchant, of a reseller, of the platform. Checked at ingest and inside every intent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
 from trunkline.model import new_id
+from trunkline.schema.do_not_call import DoNotCallEntry
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.rows import pick
 from trunkline.store.sql import Area
+from trunkline.store.tables import LAST_ID, Table
 from trunkline.store.tenants import Tenant
 
 _SQL = Area("do_not_call")
 
 
-@dataclass(frozen=True, slots=True)
-class DoNotCallEntry:
-    id: UUID
-    phone: str = field(repr=False)
-    reseller_id: str | None
-    merchant_id: str | None
-    reason: str
-    expires_at: datetime | None
-    created_at: datetime
-    created_by: str
-
-    @property
-    def tenant(self) -> Tenant:
-        return Tenant(self.reseller_id, self.merchant_id)
+DO_NOT_CALL = Table(DoNotCallEntry, get=_SQL.get, select=_SQL.list, start=LAST_ID)
 
 
 async def add(
@@ -51,19 +39,6 @@ async def add(
         actor,
     )
     return [(pick(DoNotCallEntry, row), row["is_new"]) for row in rows]
-
-
-async def get(tx: Connection, tenant: Tenant, entry_id: UUID) -> DoNotCallEntry | None:
-    return pick_or_none(
-        DoNotCallEntry, await tx.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, entry_id)
-    )
-
-
-async def list_entries(
-    tx: Connection, tenant: Tenant, *, phone: str | None, before: UUID, limit: int
-) -> list[DoNotCallEntry]:
-    rows = await tx.fetch(_SQL.list, tenant.reseller_id, tenant.merchant_id, before, phone, limit)
-    return [pick(DoNotCallEntry, row) for row in rows]
 
 
 async def remove(tx: Connection, entry_id: UUID) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from uuid import UUID
 
+from trunkline.schema.inbound import InboundPolicy, NewInboundPolicy
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
 from trunkline.store.sql import Area
@@ -46,18 +46,6 @@ class KnownCall:
     end_reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class InboundPolicy:
-    number_id: UUID
-    admits: str
-    whitelist: Sequence[str] = field(repr=False)
-    merchant_id: str | None
-    otherwise: str
-    message: str | None
-    redirect_to: str | None = field(repr=False)
-    updated_at: datetime | None = None
-
-
 async def lock_number(tx: Connection, arrival: Arrival) -> RungNumber | None:
     row = await tx.fetchrow(_SQL.lock_number, arrival.to, arrival.carrier, arrival.account)
     return pick_or_none(RungNumber, row)
@@ -96,10 +84,10 @@ async def get_policy(conn: Connection, number_id: UUID) -> InboundPolicy | None:
     return pick_or_none(InboundPolicy, await conn.fetchrow(_SQL.get_policy, number_id))
 
 
-async def put_policy(tx: Connection, policy: InboundPolicy) -> InboundPolicy:
+async def put_policy(tx: Connection, number_id: UUID, policy: NewInboundPolicy) -> InboundPolicy:
     row = await tx.fetchrow(
         _SQL.put_policy,
-        policy.number_id,
+        number_id,
         policy.admits,
         policy.whitelist,
         policy.merchant_id,

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from trunkline.store.database import Connection
-from trunkline.store.leads import Lead
+from trunkline.store.leads import StoredLead
 from trunkline.store.rows import pick
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
@@ -40,17 +40,17 @@ class LeadChange:
     reschedule: Reschedule | None = None
 
 
-async def lock(tx: Connection, tenant: Tenant, lead_ids: Sequence[UUID]) -> dict[UUID, Lead]:
+async def lock(tx: Connection, tenant: Tenant, lead_ids: Sequence[UUID]) -> dict[UUID, StoredLead]:
     """Those of the leads that are the tenant's, locked against other changes."""
     rows = await tx.fetch(_SQL.lock, tenant.reseller_id, tenant.merchant_id, lead_ids)
-    return {row["id"]: pick(Lead, row) for row in rows}
+    return {row["id"]: pick(StoredLead, row) for row in rows}
 
 
 async def is_cancelled(conn: Connection, lead_id: UUID) -> bool:
     return bool(await conn.fetchval(_SQL.is_cancelled, lead_id))
 
 
-async def edit(tx: Connection, lead_id: UUID, change: LeadChange) -> Lead:
+async def edit(tx: Connection, lead_id: UUID, change: LeadChange) -> StoredLead:
     """The caller has locked the lead and found it waiting."""
     when = change.reschedule
     row = await tx.fetchrow(
@@ -72,26 +72,26 @@ async def edit(tx: Connection, lead_id: UUID, change: LeadChange) -> Lead:
     return _changed(row)
 
 
-async def make_due(tx: Connection, lead_id: UUID) -> Lead:
+async def make_due(tx: Connection, lead_id: UUID) -> StoredLead:
     """The caller has locked the lead and found it waiting."""
     return _changed(await tx.fetchrow(_SQL.due_now, lead_id))
 
 
-def _changed(row: Any) -> Lead:
+def _changed(row: Any) -> StoredLead:
     assert row is not None, "a lead that is locked does not go away"
-    return pick(Lead, row)
+    return pick(StoredLead, row)
 
 
-async def abort(tx: Connection, lead_ids: Sequence[UUID], reason: str) -> list[Lead]:
+async def abort(tx: Connection, lead_ids: Sequence[UUID], reason: str) -> list[StoredLead]:
     """End those of the locked leads that wait."""
-    return [pick(Lead, row) for row in await tx.fetch(_SQL.abort, lead_ids, reason)]
+    return [pick(StoredLead, row) for row in await tx.fetch(_SQL.abort, lead_ids, reason)]
 
 
 async def request_cancel(
     tx: Connection, lead_ids: Sequence[UUID], reason: str, *, hang_up: bool
-) -> list[Lead]:
+) -> list[StoredLead]:
     """Let those of the locked leads that are being called end with their call, or hang it up."""
     rows = await tx.fetch(_SQL.cancel, lead_ids, reason)
     if hang_up:
         await tx.execute(_HANG_UPS_SQL.request, lead_ids)
-    return [pick(Lead, row) for row in rows]
+    return [pick(StoredLead, row) for row in rows]

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from trunkline.store.database import Connection
-from trunkline.store.leads import Lead
+from trunkline.store.leads import StoredLead
 from trunkline.store.rows import pick, pick_or_none
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
@@ -91,7 +91,7 @@ async def facts(tx: Connection, lead_ids: Sequence[UUID], request_id: str) -> di
     return {row["id"]: pick(ReopeningFacts, row) for row in rows}
 
 
-async def reopen(tx: Connection, reopened: Sequence[Reopened], order: ReopenOrder) -> list[Lead]:
+async def reopen(tx: Connection, reopened: Sequence[Reopened], order: ReopenOrder) -> list[StoredLead]:
     """Those of the locked leads that have finished wait again."""
     if not reopened:
         return []
@@ -106,7 +106,7 @@ async def reopen(tx: Connection, reopened: Sequence[Reopened], order: ReopenOrde
         order.reason,
         order.actor,
     )
-    return [pick(Lead, row) for row in rows]
+    return [pick(StoredLead, row) for row in rows]
 
 
 async def get(conn: Connection, lead_id: UUID, no: int) -> Reopening | None:
@@ -121,11 +121,11 @@ async def list_ended(
     request_id: str,
     after: EndedCursor,
     limit: int,
-) -> list[Lead]:
+) -> list[StoredLead]:
     rows = await conn.fetch(
         _SQL.list_ended, *_filter(tenant, wanted, request_id), after.finished_at, after.lead_id, limit
     )
-    return [pick(Lead, row) for row in rows]
+    return [pick(StoredLead, row) for row in rows]
 
 
 async def count_ended(

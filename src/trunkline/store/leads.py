@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from trunkline.schema.leads import Attempt, Lead
 from trunkline.states import LeadStatus
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
@@ -75,75 +76,12 @@ _NEW_VALUES = attrgetter(*NewLead.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
-    id: UUID
-    reseller_id: str
-    merchant_id: str
-    request_id: str
+class StoredLead(Lead):
     request_hash: bytes
-    phone: str
-    timezone: str | None
-    payload: dict[str, Any]
-    campaign_id: UUID | None
-    pool_id: str
-    priority: int
-    status: str
-    outcome: str | None
-    outcome_reason: str | None
-    scheduled_at: datetime
-    due_at: datetime
-    expires_at: datetime | None
-    version: int
-    attempt_count: int
-    max_attempts: int
-    no_agent_count: int
-    reporting_webhook_url: str | None
-    created_at: datetime
-    updated_at: datetime
-    finished_at: datetime | None
-    cancel_requested_at: datetime | None
-    cancel_reason: str | None
-    # How often a person had it called again after it had finished.
-    reopen_count: int
 
     @property
     def tenant(self) -> Tenant:
         return Tenant(self.reseller_id, self.merchant_id)
-
-
-@dataclass(frozen=True, slots=True)
-class LeadAttempt:
-    """One dial, as the owner of the lead may see it."""
-
-    id: UUID
-    attempt_no: int
-    state: str
-    carrier: str
-    carrier_call_id: str | None
-    from_phone: str
-    # When its lead was due, since when all that the call needs was available, when it left (None: it never did), how
-    # long it waited for the former and how late it was by the latter.
-    due_at: datetime | None
-    ready_at: datetime | None
-    sent_at: datetime | None
-    waited_s: float | None
-    late_s: float | None
-    intent_at: datetime
-    accepted_at: datetime | None
-    ringing_at: datetime | None
-    answered_at: datetime | None
-    ended_at: datetime | None
-    end_reason: str | None
-    duration_s: int | None
-    # Who took it, once it has ended: see `model.Agent`. None: it was not answered.
-    agent: str | None
-    # Its cost by the merchant's price, and by the carrier's own figure, in millionths.
-    cost_micros: int | None
-    carrier_cost_micros: int | None
-    carrier_cost_currency: str | None
-    # What its agent reported, and the addresses of its recordings.
-    report: dict[str, Any] | None
-    recordings: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +124,10 @@ def _admission(row: Any) -> Admission:
     )
 
 
-async def insert(tx: Connection, new: NewLead) -> Lead | None:
+async def insert(tx: Connection, new: NewLead) -> StoredLead | None:
     """None if the merchant has sent this request before, or if the person is on a do-not-call list."""
     row = await tx.fetchrow(_SQL.insert, *_NEW_VALUES(new))
-    return pick_or_none(Lead, row)
+    return pick_or_none(StoredLead, row)
 
 
 async def is_listed(tx: Connection, new: NewLead) -> bool:
@@ -197,8 +135,8 @@ async def is_listed(tx: Connection, new: NewLead) -> bool:
     return bool(await tx.fetchval(_SQL.is_listed, new.phone, new.reseller_id, new.merchant_id))
 
 
-async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Lead | None:
-    return pick_or_none(Lead, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
+async def by_request(tx: Connection, merchant_id: str, request_id: str) -> StoredLead | None:
+    return pick_or_none(StoredLead, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
 
 
 async def ids_by_request(
@@ -211,17 +149,19 @@ async def ids_by_request(
     return {row["request_id"]: row["id"] for row in rows}
 
 
-async def get(tx: Connection, tenant: Tenant, lead_id: UUID) -> Lead | None:
-    return pick_or_none(Lead, await tx.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, lead_id))
+async def get(tx: Connection, tenant: Tenant, lead_id: UUID) -> StoredLead | None:
+    return pick_or_none(
+        StoredLead, await tx.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, lead_id)
+    )
 
 
-async def attempts(tx: Connection, lead_id: UUID) -> list[LeadAttempt]:
-    return [pick(LeadAttempt, row) for row in await tx.fetch(_SQL.attempts, lead_id)]
+async def attempts(tx: Connection, lead_id: UUID) -> list[Attempt]:
+    return [pick(Attempt, row) for row in await tx.fetch(_SQL.attempts, lead_id)]
 
 
 async def list_leads(
     tx: Connection, tenant: Tenant, wanted: LeadFilter, *, before: UUID, limit: int
-) -> list[Lead]:
+) -> list[StoredLead]:
     """A page of leads, newest first, by the index that fits the narrowest filter."""
     merchant_id = wanted.merchant_id or tenant.merchant_id
     if wanted.request_id is not None:
@@ -237,12 +177,12 @@ async def list_leads(
         before,
         limit,
     )
-    return [pick(Lead, row) for row in rows]
+    return [pick(StoredLead, row) for row in rows]
 
 
 async def _list_by_request(
     tx: Connection, tenant: Tenant, wanted: LeadFilter, before: UUID, limit: int
-) -> list[Lead]:
+) -> list[StoredLead]:
     rows = await tx.fetch(
         _SQL.list_by_request,
         tenant.reseller_id,
@@ -255,7 +195,7 @@ async def _list_by_request(
         before,
         limit,
     )
-    return [pick(Lead, row) for row in rows]
+    return [pick(StoredLead, row) for row in rows]
 
 
 def _list_query(tenant: Tenant, wanted: LeadFilter, merchant_id: str | None) -> str:

@@ -1,9 +1,8 @@
-"""Counts for the limits of an intent: those that every intent needs under the locks, the others in a later
-statement."""
+"""Counts for the limits of an intent: those that every intent needs under the locks, the others in later statements."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +14,7 @@ from trunkline.store.sql import Area
 from trunkline.value import Private, Value
 
 _SQL = Area("dispatch")
+_UNREAD = datetime.min.replace(tzinfo=UTC)
 
 
 class TalkQuestion(Value, frozen=True):
@@ -59,15 +59,13 @@ class Questions:
     accounts: list[tuple[str, str]] = field(default_factory=list)
     numbers: list[UUID] = field(default_factory=list)
 
-    @property
-    def has_conditional(self) -> bool:
-        """Whether there is a question that most intents do not have."""
-        return bool(self.talks or self.merchants or self.campaigns or self.days)
-
 
 @dataclass(slots=True)
 class LimitCounts:
-    now: datetime
+    # When they were taken, by Postgres's clock.
+    now: datetime = _UNREAD
+    # The numbers that were locked.
+    numbers: dict[UUID, LockedNumber] = field(default_factory=dict)
     persons: dict[PersonQuestion, PersonCalls] = field(default_factory=dict)
     talks: dict[TalkQuestion, datetime] = field(default_factory=dict)
     merchants: dict[str, int] = field(default_factory=dict)
@@ -82,39 +80,43 @@ class LimitCounts:
     cooldowns: dict[Subject, Cooldown] = field(default_factory=dict)
 
 
-async def lock_and_count(
-    tx: Connection, keys: Sequence[int], questions: Questions
-) -> tuple[dict[UUID, LockedNumber], LimitCounts]:
+async def lock_and_count(tx: Connection, keys: Sequence[int], questions: Questions) -> LimitCounts:
     """Lock the names that are counted, in the given order, then the numbers; and count under the locks."""
     rows = await tx.fetch(_SQL.lock_and_count_limits, keys, questions.numbers, *_columns(questions))
-    locked = {row["id"]: _locked(row) for row in rows if row["kind"] == "locked"}
-    return locked, _counts(rows, questions)
+    return _noted(LimitCounts(), rows, questions)
 
 
 async def count(conn: Connection, questions: Questions) -> LimitCounts:
     """Without a lock: for display only."""
-    return _counts(await conn.fetch(_SQL.count_limits, *_columns(questions), questions.numbers), questions)
+    rows = await conn.fetch(_SQL.count_limits, *_columns(questions), questions.numbers)
+    return _noted(LimitCounts(), rows, questions)
 
 
 async def count_conditional(tx: Connection, questions: Questions, counts: LimitCounts) -> None:
     """Add the counts that most intents do not need, in a later statement than the locks that they need."""
-    if not questions.has_conditional:
+    talks, merchants, campaigns, days = (
+        questions.talks,
+        questions.merchants,
+        questions.campaigns,
+        questions.days,
+    )
+    if not (talks or merchants or campaigns or days):
         return
-    talks, days = questions.talks, questions.days
     rows = await tx.fetch(
         _SQL.count_conditional,
         [q.phone for q in talks],
         [q.merchant_id for q in talks],
         [q.cooldown_s for q in talks],
-        questions.merchants,
-        *_unzip(questions.campaigns),
+        merchants,
+        [merchant_id for merchant_id, _ in campaigns],
+        [campaign_id for _, campaign_id in campaigns],
         [q.merchant_id for q in days],
         [q.day for q in days],
         [q.first_at for q in days],
         [q.attempts_from for q in days],
         [q.micros_from for q in days],
     )
-    _note(counts, rows, questions)
+    _noted(counts, rows, questions)
 
 
 def _columns(questions: Questions) -> tuple[list[Any], ...]:
@@ -125,41 +127,24 @@ def _columns(questions: Questions) -> tuple[list[Any], ...]:
         [q.max_calls for q in persons],
         [q.window_s for q in persons],
         [q.asked_by for q in persons],
-        *_unzip(questions.paces),
-        *_unzip(questions.accounts),
+        [kind for kind, _ in questions.paces],
+        [subject for _, subject in questions.paces],
+        [carrier for carrier, _ in questions.accounts],
+        [account for _, account in questions.accounts],
     )
 
 
-def _unzip(pairs: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:
-    return [first for first, _ in pairs], [second for _, second in pairs]
-
-
-def _locked(row: Any) -> LockedNumber:
-    return LockedNumber(
-        row["id"],
-        row["e164"],
-        row["carrier"],
-        row["account"],
-        row["max_channels"],
-        row["starts_per_s"],
-        row["status"],
-        row["pool_id"],
-        may_count=row["flag"],
-    )
-
-
-def _counts(rows: Sequence[Any], questions: Questions) -> LimitCounts:
-    counts = LimitCounts(now=next(row["at"] for row in rows if row["kind"] == "now"))
-    _note(counts, rows, questions)
-    return counts
-
-
-def _note(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> None:
+def _noted(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> LimitCounts:
     """Rows name their question by its position, counted from 1."""
     for row in rows:
         kind, position, n, m, at, flag, *_ = row
         index = position - 1
         match kind:
+            case "now":
+                counts.now = at
+            case "locked":
+                number = (*row[6:14], flag)  # the columns from `id` to `pool_id`
+                counts.numbers[row["id"]] = LockedNumber(*number)
             case "person":
                 counts.persons[questions.persons[index]] = PersonCalls(n, at, flag)
             case "talk":
@@ -181,6 +166,7 @@ def _note(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> Non
             case "cooldown":
                 scope, subject, *_ = row["words"]
                 counts.cooldowns[Subject(scope, subject)] = _cooldown(row)
+    return counts
 
 
 def _cooldown(row: Any) -> Cooldown:
@@ -190,3 +176,55 @@ def _cooldown(row: Any) -> Cooldown:
         CooldownProbe(UUID(probe_id), state, end_reason, row["since"], phone) if state is not None else None
     )
     return Cooldown(code, row["at"], row["n"], row["flag"], probe)
+
+
+class GroupCount(Value, frozen=True):
+    """`free`: free slots, less the inbound reserve and those for waiting calls. Of the calls that ring for them without
+    a reservation: how many, the sum of their answer rates, and the least share that any was admitted under."""
+
+    free: int
+    calls: int
+    answers_expected: float
+    abandon_max: float
+
+
+class OverdialCount(Value, frozen=True):
+    """`abandoned`: those of the given persons, by merchant and phone, whom that merchant abandoned before."""
+
+    groups: Mapping[str, GroupCount]
+    abandoned: Private[frozenset[tuple[str, str]]]
+
+
+async def count_overdialled(
+    tx: Connection,
+    callers: Mapping[str, Mapping[str, int]],
+    silence_s: float,
+    persons: Sequence[tuple[str, str]],
+) -> OverdialCount:
+    """`callers`: by group, its tiers and the inbound reserve of each, -1 for 10 %."""
+    tiers = [
+        (group, tier, left)
+        for group, tiers_of_group in callers.items()
+        for tier, left in tiers_of_group.items()
+    ]
+    rows = await tx.fetch(
+        _SQL.count_overdialled,
+        [group for group, _, _ in tiers],
+        [tier for _, tier, _ in tiers],
+        [left for _, _, left in tiers],
+        silence_s,
+        [merchant for merchant, _ in persons],
+        [phone for _, phone in persons],
+    )
+    return OverdialCount(
+        {
+            row["name"]: GroupCount(row["free"], row["calls"], row["answers_expected"], row["abandon_max"])
+            for row in rows
+            if row["phone"] is None
+        },
+        frozenset((row["name"], row["phone"]) for row in rows if row["phone"] is not None),
+    )
+
+
+async def groups_ringing(conn: Connection) -> frozenset[str]:
+    return frozenset(row["overdial_group"] for row in await conn.fetch(_SQL.groups_ringing))

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from trunkline.schema.reminders import Occurrence, Reminder
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
 from trunkline.store.sql import Area
@@ -15,9 +16,7 @@ _SQL = Area("reminders")
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedReminder:
-    """What a request for a series says."""
-
+class NewReminder:
     id: UUID
     reseller_id: str
     merchant_id: str
@@ -37,28 +36,20 @@ class RequestedReminder:
     max_attempts: int
     late_s: int
     reporting_webhook_url: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class NewReminder(RequestedReminder):
     next_wall: datetime
     next_at: datetime
     next_no: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reminder(RequestedReminder):
+class StoredReminder(Reminder):
     """A series. `next_wall`, `next_at` and `next_no` are the occurrence to be made next. Without one the series is
     active until its last occurrence has ended."""
 
-    status: str
-    ended_reason: str | None
-    next_wall: datetime | None
-    next_at: datetime | None
+    request_hash: bytes
+    has_windows: bool
     next_no: int
     last_at: datetime | None
-    created_at: datetime
-    updated_at: datetime
     # Postgres's clock when this was read.
     now: datetime
 
@@ -70,25 +61,6 @@ class Reminder(RequestedReminder):
     def campaign_id(self) -> UUID | None:
         """The campaign id of its own windows."""
         return self.id if self.has_windows else None
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    id: UUID
-    reminder_id: UUID
-    wall_at: datetime
-    scheduled_at: datetime
-    state: str
-    skip_reason: str | None
-    lead_id: UUID | None
-    attempt_count: int
-    max_attempts: int
-    next_retry_at: datetime | None
-    last_error: str | None
-    idempotency_key: str | None
-    external_call_id: str | None
-    created_at: datetime
-    updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +94,24 @@ class WaitingOccurrence:
     due_at: datetime
 
 
-async def insert(tx: Connection, new: NewReminder) -> Reminder | None:
+async def insert(tx: Connection, new: NewReminder) -> StoredReminder | None:
     """None if the merchant has sent this request before."""
     values = (getattr(new, name) for name in NewReminder.__dataclass_fields__)
-    return pick_or_none(Reminder, await tx.fetchrow(_SQL.insert, *values))
+    return pick_or_none(StoredReminder, await tx.fetchrow(_SQL.insert, *values))
 
 
-async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Reminder | None:
-    return pick_or_none(Reminder, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
+async def by_request(tx: Connection, merchant_id: str, request_id: str) -> StoredReminder | None:
+    return pick_or_none(StoredReminder, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
 
 
-async def get(conn: Connection, tenant: Tenant, reminder_id: UUID) -> Reminder | None:
+async def get(conn: Connection, tenant: Tenant, reminder_id: UUID) -> StoredReminder | None:
     row = await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, reminder_id)
-    return pick_or_none(Reminder, row)
+    return pick_or_none(StoredReminder, row)
 
 
-async def lock(tx: Connection, tenant: Tenant, reminder_id: UUID) -> Reminder | None:
+async def lock(tx: Connection, tenant: Tenant, reminder_id: UUID) -> StoredReminder | None:
     row = await tx.fetchrow(_SQL.lock, tenant.reseller_id, tenant.merchant_id, reminder_id)
-    return pick_or_none(Reminder, row)
+    return pick_or_none(StoredReminder, row)
 
 
 async def list_reminders(
@@ -151,23 +123,23 @@ async def list_reminders(
     phone: str | None,
     before: UUID,
     limit: int,
-) -> list[Reminder]:
+) -> list[StoredReminder]:
     rows = await conn.fetch(
         _SQL.list, tenant.reseller_id, tenant.merchant_id, before, merchant_id, status, phone, limit
     )
-    return [pick(Reminder, row) for row in rows]
+    return [pick(StoredReminder, row) for row in rows]
 
 
 async def due(conn: Connection, *, horizon_s: float, limit: int) -> list[UUID]:
     return [row["id"] for row in await conn.fetch(_SQL.due, horizon_s, limit)]
 
 
-async def claim(tx: Connection, reminder_id: UUID, *, horizon_s: float) -> Reminder | None:
+async def claim(tx: Connection, reminder_id: UUID, *, horizon_s: float) -> StoredReminder | None:
     """None if another process has it, or has made its occurrence already."""
-    return pick_or_none(Reminder, await tx.fetchrow(_SQL.claim, reminder_id, horizon_s))
+    return pick_or_none(StoredReminder, await tx.fetchrow(_SQL.claim, reminder_id, horizon_s))
 
 
-async def move(tx: Connection, reminder: Reminder) -> Reminder:
+async def move(tx: Connection, reminder: StoredReminder) -> StoredReminder:
     """Write the position of a locked series."""
     row = await tx.fetchrow(
         _SQL.move,
@@ -187,14 +159,14 @@ async def pause_broken(tx: Connection, reminder_id: UUID) -> None:
     await tx.execute(_SQL.pause_broken, reminder_id)
 
 
-async def edit(tx: Connection, reminder_id: UUID, changes: Mapping[str, Any]) -> Reminder:
+async def edit(tx: Connection, reminder_id: UUID, changes: Mapping[str, Any]) -> StoredReminder:
     names = ("message", "assistant_id", "payload", "priority", "max_attempts", "late_s")
     return _changed(await tx.fetchrow(_SQL.edit, reminder_id, *(changes.get(name) for name in names)))
 
 
-def _changed(row: Any) -> Reminder:
+def _changed(row: Any) -> StoredReminder:
     assert row is not None, "a reminder that is locked does not go away"
-    return pick(Reminder, row)
+    return pick(StoredReminder, row)
 
 
 async def insert_occurrence(tx: Connection, new: NewOccurrence) -> bool:
@@ -218,9 +190,9 @@ async def waiting(conn: Connection, reminder_ids: Sequence[UUID]) -> list[Waitin
     return [pick(WaitingOccurrence, row) for row in await conn.fetch(_SQL.waiting, reminder_ids)]
 
 
-async def finish(tx: Connection, reminder: Reminder) -> Reminder:
+async def finish(tx: Connection, reminder: StoredReminder) -> StoredReminder:
     """End a locked series if it has no occurrence left."""
-    return pick_or_none(Reminder, await tx.fetchrow(_SQL.finish, reminder.id)) or reminder
+    return pick_or_none(StoredReminder, await tx.fetchrow(_SQL.finish, reminder.id)) or reminder
 
 
 async def finish_all(conn: Connection) -> int:

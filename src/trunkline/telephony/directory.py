@@ -5,13 +5,33 @@ restart: the directory builds a carrier again when its account differs from the 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT, Carrier
-from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError, carrier_for
+from trunkline.telephony.carrier_registry import NEEDS, CarrierAccount, CarrierConfigError
+from trunkline.telephony.exotel import Exotel
+from trunkline.telephony.plivo import Plivo
+from trunkline.telephony.twilio import Twilio
+from trunkline.telephony.vapi import Vapi
 
 AccountName: TypeAlias = tuple[str, str]
+
+_CARRIERS: Mapping[str, Callable[[CarrierAccount], Carrier]] = {
+    "twilio": Twilio,
+    "plivo": Plivo,
+    "exotel": Exotel,
+    "vapi": Vapi,
+}
+
+
+def carrier_for(name: str, account: CarrierAccount) -> Carrier:
+    if name not in _CARRIERS:
+        raise CarrierConfigError(f"unknown carrier {name!r}; there are: {', '.join(sorted(_CARRIERS))}")
+    missing = [needed for needed in NEEDS[name].required if not account.credentials.get(needed)]
+    if missing:
+        raise CarrierConfigError(f"the {name} account lacks: {', '.join(missing)}")
+    return _CARRIERS[name](account)
 
 
 class CarrierDirectory:
@@ -21,8 +41,8 @@ class CarrierDirectory:
         self._environment = dict(accounts)
         self._stored: dict[AccountName, CarrierAccount] = {}
         self._built: dict[AccountName, tuple[CarrierAccount, Carrier]] = {}
-        # Replaced, and perhaps still in use by a request that began before.
-        # With the time on the loop's clock since which the directory does not return it.
+        # Replaced, and perhaps still in use by a request that began before; with the time since which the directory
+        # does not return it.
         self._retired: list[tuple[float, Carrier]] = []
 
     def get(self, carrier: str, account: str = DEFAULT_ACCOUNT) -> Carrier:
@@ -36,25 +56,28 @@ class CarrierDirectory:
             self._built[name] = (wanted, carrier_for(carrier, wanted))
         return self._built[name][1]
 
+    def find(self, carrier: str, account: str) -> Carrier | None:
+        """None: no such account is configured, or nothing can be sent through it."""
+        try:
+            return self.get(carrier, account)
+        except CarrierConfigError:
+            return None
+
     def starts_per_s(self, carrier: str, account: str) -> float | None:
         """How fast the platform starts calls of an account, so that none waits in the carrier's own queue; by default
         the carrier's limit for every account."""
         wanted = self._account((carrier, account))
         if wanted is None or wanted.starts_per_s is not None:
             return wanted.starts_per_s if wanted else None
-        try:
-            return self.get(carrier, account).limits.starts_per_s
-        except CarrierConfigError:
-            return None  # nothing can be sent through it
+        found = self.find(carrier, account)
+        return found.limits.starts_per_s if found else None
 
     def media_authorization(self, carrier: str | None, account: str | None, url: str) -> str | None:
         """The account that a call was made with opens its recording, at its carrier's own hosts."""
         if carrier is None or account is None:
             return None
-        try:
-            return self.get(carrier, account).media_authorization(url)
-        except CarrierConfigError:
-            return None
+        found = self.find(carrier, account)
+        return found.media_authorization(url) if found else None
 
     @property
     def names(self) -> list[AccountName]:

@@ -200,7 +200,7 @@ async def test_a_person_who_is_being_called_makes_a_lead_wait_for_that_call(bus:
     await schedule.add(bus, [waiting])
     (refused,) = await match(bus)
     later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
-    back = GiveBack(refused.attempt_id, GrantReturn.BEHIND, later_ms, behind=talking.attempt_id)
+    back = GiveBack(refused.attempt_id, GrantReturn.BEHIND, later_ms, str(talking.attempt_id))
     await schedule.give_back(bus, [back])
     assert await match(bus) == ()
     await channels.release(bus, [talking.attempt_id])

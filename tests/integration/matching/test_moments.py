@@ -69,7 +69,7 @@ async def test_a_release_wakes_a_dialer_for_a_lead_that_waits_behind_that_call(b
     await schedule.add(bus, [entry(), entry()])
     first, second = await match(bus)
     later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(minutes=5))
-    behind = GiveBack(second.attempt_id, GrantReturn.BEHIND, later_ms, behind=first.attempt_id)
+    behind = GiveBack(second.attempt_id, GrantReturn.BEHIND, later_ms, str(first.attempt_id))
     await schedule.give_back(bus, [behind])
     assert await match(bus) == ()
     await bus.client.delete(bus.keys.dialer_wakeups)

@@ -69,7 +69,7 @@ async def test_a_flow_parked_until_a_release_is_granted_after_any_release(bus: B
     await schedule.add(bus, [entry(merchant="waiting"), entry(merchant="waiting")])
     (refused,) = await match(bus, most=1)
     later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
-    back = GiveBack(refused.attempt_id, GrantReturn.PARK, later_ms, until_a_release=True)
+    back = GiveBack(refused.attempt_id, GrantReturn.PARK, later_ms, schedule.ANY_RELEASE)
     await schedule.give_back(bus, [back])
     assert await match(bus) == (), "a grant that is given back is no end of a call"
     await channels.release(bus, [talking.attempt_id])

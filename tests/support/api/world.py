@@ -31,11 +31,16 @@ from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
 from trunkline.control.flags import Flags
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch.checks import Resolution
+from trunkline.dispatch.checker import Resolution
 from trunkline.jobs.platform.catalogue import JobsApi
 from trunkline.jobs.wakeups import JobNotifier
 from trunkline.mailbox.inbox import Inbox
 from trunkline.model import new_id
+from trunkline.schema.keys import NewKey, Scope
+from trunkline.schema.mailbox_kinds import NewMailboxKind
+from trunkline.schema.numbers import NewNumber, NewPool
+from trunkline.schema.tenants import NewMerchant, NewReseller
+from trunkline.schema.webhook_endpoints import NewWebhookEndpoint
 from trunkline.store import (
     alarms,
     enrichments,
@@ -49,10 +54,8 @@ from trunkline.store import (
 from trunkline.store.alarms import AlarmFilter
 from trunkline.store.database import Connection, Database, connect
 from trunkline.store.enrichments import Enriched, NewItem
-from trunkline.store.keys import NewKey
 from trunkline.store.mailboxes import NewEvent
-from trunkline.store.numbers import NewNumber
-from trunkline.store.tenants import PLATFORM, MerchantChange, Tenant
+from trunkline.store.tenants import PLATFORM, Tenant
 from trunkline.telemetry import metrics
 from trunkline.telephony.accounts import AccountService
 from trunkline.telephony.callbacks import CallbackKeys
@@ -188,9 +191,10 @@ class ApiWorld:
     async def _add_endpoint(self, merchant_id: str) -> str:
         endpoint_id, url = new_id(), f"https://{merchant_id}.example.com/hooks"
         async with self.database.transaction() as tx:
-            await webhook_endpoints.insert(
-                tx, endpoint_id, _TENANTS[merchant_id], url, ["*"], self.jobs.sealer.seal("whsec_c2VjcmV0")
-            )
+            owner = _TENANTS[merchant_id]
+            new = NewWebhookEndpoint(url, reseller_id=owner.reseller_id, merchant_id=merchant_id)
+            sealed = self.jobs.sealer.seal("whsec_c2VjcmV0")
+            await webhook_endpoints.ENDPOINTS.insert(tx, new, id=endpoint_id, secret_sealed=sealed)
         return str(endpoint_id)
 
     async def _add_account(self, merchant_id: str) -> str:
@@ -203,7 +207,9 @@ class ApiWorld:
         """With an event that waits."""
         kind, key = f"issue-{merchant_id}", f"issue of {merchant_id}"
         async with self.database.transaction() as tx:
-            await mailbox_kinds.insert(tx, kind, _TENANTS[merchant_id], self.jobs.sealer.seal("secret"))
+            owner = _TENANTS[merchant_id]
+            new = NewMailboxKind(kind, reseller_id=owner.reseller_id, merchant_id=merchant_id)
+            await mailbox_kinds.KINDS.insert(tx, new, secret_sealed=self.jobs.sealer.seal("secret"))
             await mailboxes.append(tx, [NewEvent(kind, key, "first", "opened", {})])
         return {"kind": kind, "key": key}
 
@@ -231,43 +237,33 @@ class ApiWorld:
         """In one transaction, past the API: some forty rows for every test that asks for them."""
         async with self.database.transaction() as tx:
             for reseller_id in RESELLERS:
-                await tenants.insert_reseller(tx, reseller_id, f"Reseller {reseller_id}")
+                await tenants.RESELLERS.insert(tx, NewReseller(reseller_id, f"Reseller {reseller_id}"))
             for merchant_id, reseller_id in MERCHANTS.items():
-                await _insert_merchant(tx, merchant_id, reseller_id)
+                merchant = NewMerchant(merchant_id, merchant_id, reseller_id=reseller_id)
+                await tenants.MERCHANTS.insert(tx, merchant)
             for index, (pool_id, owner) in enumerate(POOLS.items()):
-                await numbers.insert_pool(tx, pool_id, tenant=owner, name=pool_id)
-                self.numbers[pool_id] = await _insert_number(tx, pool_id, f"+1415555010{index}")
+                ids = {"reseller_id": owner.reseller_id, "merchant_id": owner.merchant_id}
+                await numbers.POOLS.insert(tx, NewPool(pool_id, pool_id), **ids)
+                new = NewNumber(f"+1415555010{index}", pool=pool_id, carrier="twilio", max_channels=5)
+                number = await numbers.NUMBERS.insert(tx, new, id=new_id(), **ids)
+                assert number is not None
+                self.numbers[pool_id] = str(number.id)
             for merchant_id in MERCHANTS:
-                change = MerchantChange(set_pool=True, default_pool_id=f"{merchant_id}-pool")
-                await tenants.update_merchant(tx, merchant_id, change)
+                await tenants.MERCHANTS.update(tx, merchant_id, {"default_pool": f"{merchant_id}-pool"})
             for tenant_id, tenant in _TENANTS.items():
                 for scope in SCOPES:
                     self.keys[tenant_id, scope] = await _insert_key(tx, tenant, scope)
 
 
-async def _insert_merchant(tx: Connection, merchant_id: str, reseller_id: str) -> None:
-    await tenants.insert_merchant(
-        tx,
-        merchant_id,
-        reseller_id=reseller_id,
-        name=merchant_id,
-        default_region=None,
-        default_pool_id=None,
-        weight=1,
-    )
-
-
-async def _insert_number(tx: Connection, pool_id: str, e164: str) -> str:
-    number = await numbers.insert(tx, NewNumber(new_id(), e164, pool_id, "twilio", "default", 5, "active"))
-    assert number is not None
-    return str(number.id)
-
-
-async def _insert_key(tx: Connection, tenant: Tenant, scope: str) -> str:
+async def _insert_key(tx: Connection, tenant: Tenant, scope: Scope) -> str:
     secret = key_format.mint()
-    await keys.insert(
+    await keys.KEYS.insert(
         tx,
-        NewKey(new_id(), key_format.digest(secret), key_format.hint(secret), "test", [scope], tenant, "test"),
+        NewKey("test", [scope], reseller_id=tenant.reseller_id, merchant_id=tenant.merchant_id),
+        id=new_id(),
+        key_hash=key_format.digest(secret),
+        hint=key_format.hint(secret),
+        created_by="test",
     )
     return secret
 

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from uuid import UUID
 
 from tests.support.waiting import eventually
-from trunkline.dispatch.agents import AgentRule
-from trunkline.dispatch.intent import Intents, intend
-from trunkline.dispatch.intent_batch import IntentBatch, Rules
+from trunkline.dispatch.cooldowns import CarrierUnreachable
+from trunkline.dispatch.gates import AgentRule
+from trunkline.dispatch.intent import IntentBatch, Intents, Rules, intend
 from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.leads.calling_policy import CallingPolicy
@@ -186,8 +187,16 @@ class Dialing:
 
     def rules(self, **given: Any) -> Rules:
         """Policies are read anew every time, so that a test sees what it wrote."""
-        fresh: dict[str, Any] = {"policies": Policies(fresh_s=0), "overdialling": Overdialling(fresh_s=0)}
-        return Rules(**fresh | given)
+        usual: dict[str, Any] = {
+            "policies": Policies(fresh_s=0),
+            "stopped": lambda *target: None,
+            "guardian": SimpleNamespace(mark=None),
+            "account_pace": lambda carrier, account: None,
+            "agents": AgentRule(),
+            "overdialling": Overdialling(fresh_s=0),
+            "unreachable": CarrierUnreachable(),
+        }
+        return Rules(**usual | given)
 
     async def open_transaction(self) -> Connection:
         """A connection of its own with a transaction that the test ends: see `commit`."""

@@ -24,22 +24,21 @@ from trunkline.bus.connection import connect as connect_bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import Clock, SystemClock
 from trunkline.control.controls import Controls, Stops
-from trunkline.dispatch.batches import RunPrecheck
 from trunkline.dispatch.calls import KIND, CallFold
 from trunkline.dispatch.carrier_responses import CarrierResponseWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
-from trunkline.dispatch.checker import Checker
-from trunkline.dispatch.checks import CheckLimits
+from trunkline.dispatch.checker import Checker, CheckLimits
 from trunkline.dispatch.cooldowns import CooldownWriter
 from trunkline.dispatch.dialer import Dialer, DialerLimits
+from trunkline.dispatch.fallback import PostgresFallback
+from trunkline.dispatch.grants import NoAgentsNeeded, RunPrecheck
 from trunkline.dispatch.hang_ups import HangUps
-from trunkline.dispatch.intent import is_cancelled
-from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.live_calls import LiveCalls
 from trunkline.dispatch.loader import Loader, Refiller
+from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.rebuilder import Rebuilder
-from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
+from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits, is_cancelled
 from trunkline.dispatch.settlement import Settler
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.platform.catalogue import known_types
@@ -47,7 +46,6 @@ from trunkline.jobs.platform.enrichment import EnrichmentService
 from trunkline.jobs.wakeups import JobNotifier
 from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
-from trunkline.model import Entry
 from trunkline.store.database import Database
 from trunkline.store.mailboxes import NewEvent
 from trunkline.telephony.callbacks import CallbackKeys
@@ -149,6 +147,8 @@ class _OneCarrier:
     def get(self, carrier: str, account: str = "default") -> ScriptedCarrier:
         return self._carrier
 
+    find = get
+
 
 @dataclass
 class Stage:
@@ -209,10 +209,11 @@ class Stage:
             clock,
             sender,
             name,
-            Rules(policies=Policies(fresh_s=0), unreachable=cooldowns.unreachable),
-            _nothing_reopens,
+            self.dialing.rules(overdialling=Overdialling(), unreachable=cooldowns.unreachable),
             DialerLimits(**limits),
             precheck,
+            PostgresFallback(lambda reseller_id, merchant_id: True, "dialer"),
+            NoAgentsNeeded(),
         )
         self._dialers.append(dialer)
         return dialer
@@ -300,10 +301,6 @@ def event(attempt: UUID, kind: str, call_id: str, **more: Any) -> NewEvent:
             "raw": {},
         },
     )
-
-
-async def _nothing_reopens(closed: Sequence[tuple[UUID, int]]) -> Sequence[Entry]:
-    return []
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, require_f
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.routes.controls import Reason
 from trunkline.control.alarms import DEFINITIONS, Severity
-from trunkline.leads.ingest import Text
+from trunkline.schema.fields import Text
 from trunkline.store import alarms, audit
 from trunkline.store.alarms import Alarm, AlarmFilter
 

@@ -10,7 +10,7 @@ from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.models import READ_ERRORS, Out
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
-from trunkline.leads.ingest import Moment, Text
+from trunkline.schema.fields import Moment, Text
 from trunkline.store import audit
 from trunkline.store.audit import AuditFilter, AuditLine
 

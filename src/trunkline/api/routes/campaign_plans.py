@@ -17,8 +17,9 @@ from trunkline.api.routes.leads_bulk import kind_of, request_body, upload_proble
 from trunkline.campaigns.plan import PlanSettings, plan_file
 from trunkline.campaigns.rows import parse_mapping
 from trunkline.leads.calling_policy import CallingPolicy, Effective, resolve
-from trunkline.leads.ingest import FieldProblem, ObjectId
+from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.uploads import BrokenUpload
+from trunkline.schema.fields import ObjectId
 from trunkline.store import leads
 from trunkline.store.leads import AdmissionKey
 

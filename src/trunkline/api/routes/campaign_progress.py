@@ -20,7 +20,7 @@ from trunkline.leads.calling_policy import Effective
 from trunkline.leads.windows import WindowRule
 from trunkline.states import LeadStatus
 from trunkline.store import abandonment, campaigns
-from trunkline.store.campaigns import Campaign, OutcomeCount
+from trunkline.store.campaigns import OutcomeCount, StoredCampaign
 from trunkline.store.database import Connection
 
 router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
@@ -54,7 +54,7 @@ class CampaignProgressOut(BaseModel):
     responses=READ_ERRORS,
     summary="Get the progress of a campaign",
 )
-async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignProgressOut:
+async def campaign_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignProgressOut:
     """From counts that are maintained with every change of its leads."""
     async with api.store.reading() as connection:
         campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
@@ -65,13 +65,15 @@ async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignPr
     return _progress(campaign, tallies, rules, shares)
 
 
-async def _rules(connection: Connection, campaign: Campaign, policy: Effective) -> tuple[WindowRule, ...]:
+async def _rules(
+    connection: Connection, campaign: StoredCampaign, policy: Effective
+) -> tuple[WindowRule, ...]:
     """The windows of one lead that is still to be called, taken for all of them."""
     sample = await campaigns.sample(connection, campaign)
     return () if sample is None else policy.rules_of(*sample)
 
 
-async def _shares(connection: Connection, campaign: Campaign, policy: Effective) -> CampaignSharesOut:
+async def _shares(connection: Connection, campaign: StoredCampaign, policy: Effective) -> CampaignSharesOut:
     merchant_id, window_h = campaign.merchant_id, policy.abandon_window_h or 24
     recent = await abandonment.recent(connection, [(merchant_id, campaign.id)])
     return campaign_shares(
@@ -83,7 +85,7 @@ async def _shares(connection: Connection, campaign: Campaign, policy: Effective)
 
 
 def _progress(
-    campaign: Campaign,
+    campaign: StoredCampaign,
     tallies: Sequence[OutcomeCount],
     rules: tuple[WindowRule, ...],
     shares: CampaignSharesOut,

@@ -65,7 +65,7 @@ class CampaignUploadQuery(BaseModel):
     openapi_extra=request_body({"type": "object"}, [_ROW], '{"phone": "+14155550123"}\n', _CSV),
     summary="Upload the leads of a campaign",
 )
-async def upload_leads(
+async def upload_campaign(
     campaign_id: UUID,
     request: Request,
     query: Annotated[CampaignUploadQuery, Query()],
@@ -83,7 +83,7 @@ async def upload_leads(
         campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
         if campaign.status in ("STOPPING", "STOPPED"):
             raise conflict("wrong_status", f"This campaign is {campaign.status}: it takes no more leads.")
-        key = AdmissionKey(campaign.merchant_id, campaign.pool_id, campaign.id)
+        key = AdmissionKey(campaign.merchant_id, campaign.pool, campaign.id)
         admission = (await leads.admissions(connection, campaign.tenant, [key]))[key]
     spool = Spool(query.encoding, reader(kind, columns), ROWS_MAX if query.atomic else CAMPAIGN_ROWS_MAX)
     try:

@@ -1,21 +1,22 @@
 """Campaigns: many leads under one policy, from the draft to the results."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, BackgroundTasks, Query, Response
-from pydantic import AliasChoices, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.responses import StreamingResponse
 
 from trunkline.api.auth import API_ROOT, LeadsKey, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import conflict, invalid, unknown
-from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, require_found
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, require_found
 from trunkline.api.ownership import record
-from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
+from trunkline.api.paging import LAST_ID, Cursors, Page, PageQuery
 from trunkline.api.principal import Principal
+from trunkline.api.resources import extended
 from trunkline.api.routes.controls import RAMP_MAX_S, Reason
 from trunkline.api.routes.lead_edits import HANG_UP
 from trunkline.api.routes.policy import above_merchant, put_layer, wake_leads
@@ -26,9 +27,11 @@ from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.jobs.platform.exports import COLUMNS, as_csv
 from trunkline.leads import ingest
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.ingest import FieldProblem, LeadRefused, Moment, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused
+from trunkline.schema.campaigns import Campaign, CampaignWithPolicy, ListedCampaign
+from trunkline.schema.fields import Moment, ObjectId, Text
 from trunkline.store import campaigns, leads, policy
-from trunkline.store.campaigns import Campaign, ListedCampaign, NewCampaign
+from trunkline.store.campaigns import NewCampaign, StoredCampaign
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey, LeadFilter
 from trunkline.store.policy import PolicyKey
@@ -36,39 +39,6 @@ from trunkline.store.policy import PolicyKey
 router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
 
 RESULTS_PAGE = 1000
-
-
-class CampaignOut(Out):
-    id: UUID
-    request_id: str | None
-    reseller_id: str
-    merchant_id: str
-    name: str
-    status: Status = Field(
-        description="DRAFT: no lead is called. COMPLETED: no lead is left to call; the campaign runs again when "
-        "one is added or reopened. STOPPING: no new call is started, and its leads are being ended."
-    )
-    pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
-    priority: int
-    max_attempts: int
-    starts_at: datetime | None
-    ends_at: datetime | None
-    reporting_webhook_url: str | None
-    stop_reason: str | None
-    started_at: datetime | None
-    stopped_at: datetime | None
-    created_at: datetime
-    updated_at: datetime
-    completed_at: datetime | None = Field(description="Since when no lead is left to call.")
-
-
-class ListedCampaignOut(CampaignOut):
-    leads: int = Field(description="The number of its leads.")
-    finished: int = Field(description="The number of its finished leads.")
-
-
-class CampaignWithPolicyOut(CampaignOut):
-    policy: dict[str, Any] = Field(description="The campaign's own layer of calling policy, as it was set.")
 
 
 class CampaignQuery(PageQuery):
@@ -119,14 +89,13 @@ class CampaignStopIn(Body):
 @router.post(
     "",
     status_code=201,
-    response_model=CampaignWithPolicyOut,
     responses=WRITE_ERRORS
-    | {200: {"model": CampaignWithPolicyOut, "description": "This request was sent before."}},
+    | {200: {"model": CampaignWithPolicy, "description": "This request was sent before."}},
     summary="Create a campaign",
 )
 async def create_campaign(
     body: CampaignRequest, who: LeadsKey, api: Deps, response: Response
-) -> CampaignWithPolicyOut:
+) -> CampaignWithPolicy:
     """A draft: upload its leads, then start it. Idempotent with a `request_id`."""
     merchant_id = body.merchant_id or who.tenant.merchant_id
     if merchant_id is None:
@@ -143,7 +112,7 @@ async def create_campaign(
         return await with_policy(tx, campaign)
 
 
-@router.get("", response_model=PageOut[ListedCampaignOut], responses=READ_ERRORS, summary="List campaigns")
+@router.get("", responses=READ_ERRORS, summary="List campaigns")
 async def list_campaigns(
     query: Annotated[CampaignQuery, Query()], who: ReadKey, api: Deps
 ) -> Page[ListedCampaign]:
@@ -161,10 +130,8 @@ async def list_campaigns(
     return cursors.page(rows, lambda campaign: campaign.id)
 
 
-@router.get(
-    "/{campaign_id}", response_model=CampaignWithPolicyOut, responses=READ_ERRORS, summary="Get a campaign"
-)
-async def get_campaign(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignWithPolicyOut:
+@router.get("/{campaign_id}", responses=READ_ERRORS, summary="Get a campaign")
+async def get_campaign(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignWithPolicy:
     async with api.store.reading() as connection:
         campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
         return await with_policy(connection, campaign)
@@ -172,13 +139,12 @@ async def get_campaign(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignWi
 
 @router.patch(
     "/{campaign_id}",
-    response_model=CampaignWithPolicyOut,
     responses=WRITE_ERRORS,
     summary="Change a campaign that does not run",
 )
-async def change_campaign(
+async def update_campaign(
     campaign_id: UUID, body: CampaignChange, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
-) -> CampaignWithPolicyOut:
+) -> CampaignWithPolicy:
     """Only for a draft or a paused campaign. Waiting leads get a new pool, priority or number of attempts too, unless
     their row named its own."""
     given = body.model_dump(include=body.model_fields_set - {"policy", "pool"})
@@ -203,25 +169,19 @@ async def change_campaign(
         return await with_policy(tx, campaign)
 
 
-@router.post(
-    "/{campaign_id}/start", response_model=CampaignOut, responses=WRITE_ERRORS, summary="Start a campaign"
-)
+@router.post("/{campaign_id}/start", responses=WRITE_ERRORS, summary="Start a campaign")
 async def start_campaign(campaign_id: UUID, body: RunIn, who: LeadsKey, api: Deps) -> Campaign:
     """Its leads are called from now on, or from `starts_at` on. Idempotent."""
     return await _run(api, who, campaign_id, "start", body.ramp_s)
 
 
-@router.post(
-    "/{campaign_id}/resume", response_model=CampaignOut, responses=WRITE_ERRORS, summary="Resume a campaign"
-)
+@router.post("/{campaign_id}/resume", responses=WRITE_ERRORS, summary="Resume a campaign")
 async def resume_campaign(campaign_id: UUID, body: RunIn, who: LeadsKey, api: Deps) -> Campaign:
     """After a pause. Idempotent."""
     return await _run(api, who, campaign_id, "resume", body.ramp_s)
 
 
-@router.post(
-    "/{campaign_id}/pause", response_model=CampaignOut, responses=WRITE_ERRORS, summary="Pause a campaign"
-)
+@router.post("/{campaign_id}/pause", responses=WRITE_ERRORS, summary="Pause a campaign")
 async def pause_campaign(campaign_id: UUID, body: PauseIn, who: LeadsKey, api: Deps) -> Campaign:
     """Within a second no new call is started; live calls go on. Idempotent."""
     async with api.store.writing() as tx:
@@ -235,7 +195,6 @@ async def pause_campaign(campaign_id: UUID, body: PauseIn, who: LeadsKey, api: D
 @router.post(
     "/{campaign_id}/stop",
     status_code=202,
-    response_model=CampaignOut,
     responses=WRITE_ERRORS,
     summary="Stop a campaign for good",
 )
@@ -264,7 +223,7 @@ async def stop_campaign(campaign_id: UUID, body: CampaignStopIn, who: LeadsKey, 
     responses=READ_ERRORS | {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
     summary="The results of a campaign as CSV",
 )
-async def get_results(campaign_id: UUID, who: ReadKey, api: Deps) -> StreamingResponse:
+async def get_campaign_results(campaign_id: UUID, who: ReadKey, api: Deps) -> StreamingResponse:
     """A line for each lead, newest first, streamed: only a page of leads is in memory, whatever the length."""
     async with api.store.reading() as connection:
         campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
@@ -272,7 +231,7 @@ async def get_results(campaign_id: UUID, who: ReadKey, api: Deps) -> StreamingRe
     return StreamingResponse(_results(api, campaign), media_type="text/csv", headers=headers)
 
 
-async def _results(api: Api, campaign: Campaign) -> AsyncIterator[bytes]:
+async def _results(api: Api, campaign: StoredCampaign) -> AsyncIterator[bytes]:
     yield ",".join(COLUMNS).encode() + b"\r\n"
     wanted, before = LeadFilter(campaign.merchant_id, campaign.id), LAST_ID
     while True:
@@ -286,13 +245,12 @@ async def _results(api: Api, campaign: Campaign) -> AsyncIterator[bytes]:
         before = page[-1].id
 
 
-async def with_policy(conn: Connection, campaign: Campaign) -> CampaignWithPolicyOut:
+async def with_policy(conn: Connection, campaign: StoredCampaign) -> CampaignWithPolicy:
     rows = await policy.read(conn, [campaign_key(campaign.merchant_id, campaign.id)])
-    shown = CampaignOut.model_validate(campaign).model_dump()
-    return CampaignWithPolicyOut(policy=rows[0].policy if rows else {}, **shown)
+    return extended(CampaignWithPolicy, campaign, policy=rows[0].policy if rows else {})
 
 
-async def _run(api: Api, who: Principal, campaign_id: UUID, act: Action, ramp_s: int) -> Campaign:
+async def _run(api: Api, who: Principal, campaign_id: UUID, act: Action, ramp_s: int) -> StoredCampaign:
     async with api.store.writing() as tx:
         campaign = await _locked(tx, who, campaign_id)
         if not _is_to_do(campaign, act):
@@ -309,7 +267,7 @@ async def _run(api: Api, who: Principal, campaign_id: UUID, act: Action, ramp_s:
         return await lifecycle.run(tx, campaign, who.actor, ramp_s=ramp_s)
 
 
-def _is_to_do(campaign: Campaign, act: Action) -> bool:
+def _is_to_do(campaign: StoredCampaign, act: Action) -> bool:
     """False: the campaign is in that state already."""
     if campaign.status in FROM[act]:
         return True
@@ -318,7 +276,7 @@ def _is_to_do(campaign: Campaign, act: Action) -> bool:
     raise conflict("wrong_status", f"This campaign is {campaign.status}: there is nothing to {act}.")
 
 
-async def _locked(tx: Connection, who: Principal, campaign_id: UUID) -> Campaign:
+async def _locked(tx: Connection, who: Principal, campaign_id: UUID) -> StoredCampaign:
     return require_found(await campaigns.lock(tx, who.tenant, campaign_id), "campaign")
 
 
@@ -334,7 +292,7 @@ async def _prepared(tx: Connection, who: Principal, body: CampaignRequest, merch
             return new
 
 
-async def _sent_before(tx: Connection, new: NewCampaign) -> Campaign:
+async def _sent_before(tx: Connection, new: NewCampaign) -> StoredCampaign:
     assert new.request_id is not None, "only a request_id is taken twice"
     campaign = require_found(await campaigns.by_request(tx, new.merchant_id, new.request_id), "campaign")
     if campaign.request_hash != new.request_hash:
@@ -345,14 +303,14 @@ async def _sent_before(tx: Connection, new: NewCampaign) -> Campaign:
 
 
 async def _put_policy(
-    tx: Connection, api: Api, who: Principal, campaign: Campaign, body: CallingPolicy
+    tx: Connection, api: Api, who: Principal, campaign: StoredCampaign, body: CallingPolicy
 ) -> None:
     key = campaign_key(campaign.merchant_id, campaign.id)
     above = [*above_merchant(campaign.tenant), PolicyKey("merchant", campaign.merchant_id)]
     await put_layer(tx, api, who, key, body, campaign.tenant, above=above)
 
 
-async def _pool(tx: Connection, who: Principal, campaign: Campaign, pool_id: str) -> str:
+async def _pool(tx: Connection, who: Principal, campaign: StoredCampaign, pool_id: str) -> str:
     key = AdmissionKey(campaign.merchant_id, pool_id, None)
     admission = (await leads.admissions(tx, who.tenant, [key]))[key]
     if admission.pool_id is None:
@@ -360,7 +318,7 @@ async def _pool(tx: Connection, who: Principal, campaign: Campaign, pool_id: str
     return admission.pool_id
 
 
-def _refuse_times(campaign: Campaign, given: dict[str, Any]) -> None:
+def _refuse_times(campaign: StoredCampaign, given: dict[str, Any]) -> None:
     for name in ("starts_at", "ends_at"):
         if given.get(name) is not None and ingest.moment_problem(given[name]) is None:
             given[name] = given[name].astimezone(UTC)

@@ -10,8 +10,9 @@ from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.models import READ_ERRORS, Out, require_found
 from trunkline.states import AttemptState
-from trunkline.store import live, numbers
-from trunkline.store.tenants import PLATFORM
+from trunkline.store import live
+from trunkline.store.numbers import NUMBERS
+from trunkline.store.tenants import PLATFORM, tenant_of
 
 router = APIRouter(prefix=f"{API_ROOT}/numbers", tags=["numbers"])
 
@@ -51,8 +52,8 @@ class ChannelsOut(Out):
 )
 async def list_channels(number_id: UUID, who: ReadKey, api: Deps) -> ChannelsOut:
     async with api.store.reading() as connection:
-        number = require_found(await numbers.get(connection, who.tenant, number_id), "number")
-        owns = who.tenant.owns(number.tenant)
+        number = require_found(await NUMBERS.get(connection, who.tenant, number_id), "number")
+        owns = who.tenant.owns(tenant_of(number))
         holders = await live.holders(connection, PLATFORM if owns else who.tenant, number_id)
     return ChannelsOut(
         number_id=number.id,

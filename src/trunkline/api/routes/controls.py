@@ -20,7 +20,8 @@ from trunkline.api.ownership import require_owner
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.control.raising import clear_alarm
-from trunkline.leads.ingest import FieldProblem, Moment
+from trunkline.leads.ingest import FieldProblem
+from trunkline.schema.fields import Moment
 from trunkline.store import audit, controls, restores
 from trunkline.store.controls import Control, Level, NewStop, Scope
 from trunkline.store.database import Connection

@@ -16,9 +16,9 @@ from trunkline.api.principal import Principal
 from trunkline.api.routes.controls import LiftReason, Reason
 from trunkline.control.flags import DEFINITIONS, EVENT_DISPATCH, translate
 from trunkline.control.flags import decide as decide_flag
-from trunkline.dispatch import cutover
-from trunkline.dispatch.cutover import Cutover
-from trunkline.leads.ingest import FieldProblem, ObjectId
+from trunkline.dispatch.rollout import NOTHING, Cutover, carry_out, foresee
+from trunkline.leads.ingest import FieldProblem
+from trunkline.schema.fields import ObjectId
 from trunkline.store import audit, flags
 from trunkline.store.database import Connection
 from trunkline.store.flags import Flag
@@ -323,8 +323,8 @@ def _ruled(name: str, rule: FlagRule) -> Flag:
 
 async def _foreseen(conn: Connection, name: str, before: Flag | None, after: Flag | None) -> Cutover:
     if name != EVENT_DISPATCH.name:
-        return cutover.NOTHING
-    return await cutover.foresee(conn, before, after)
+        return NOTHING
+    return await foresee(conn, before, after)
 
 
 async def _cut_over(tx: Connection, foreseen: Cutover, take_overdue: int | None) -> None:
@@ -333,7 +333,7 @@ async def _cut_over(tx: Connection, foreseen: Cutover, take_overdue: int | None)
             "more_overdue",
             f"By now {foreseen.overdue_count} leads were due before, not {take_overdue}. Look at the preview again.",
         )
-    await cutover.carry_out(tx, foreseen, take_overdue=take_overdue is not None)
+    await carry_out(tx, foreseen, take_overdue=take_overdue is not None)
 
 
 def _audit_details(foreseen: Cutover) -> dict[str, object]:

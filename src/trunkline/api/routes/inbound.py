@@ -3,106 +3,62 @@
 Without a policy every caller is admitted while a channel is free, and the others get a busy signal.
 """
 
-from datetime import datetime
-from typing import Annotated, Literal
+from dataclasses import replace
 from uuid import UUID
 
 from fastapi import APIRouter
-from pydantic import ConfigDict, Field, StringConstraints
 
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.errors import invalid
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, require_found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, require_found
 from trunkline.api.ownership import record, require_owner
 from trunkline.leads import phones
-from trunkline.leads.ingest import FieldProblem, ObjectId
-from trunkline.store import inbound, numbers, tenants
+from trunkline.leads.ingest import FieldProblem
+from trunkline.schema.inbound import InboundPolicy, NewInboundPolicy
+from trunkline.schema.numbers import Number
+from trunkline.store import inbound
 from trunkline.store.database import Connection
-from trunkline.store.inbound import InboundPolicy
-from trunkline.store.numbers import Number
-from trunkline.store.tenants import PLATFORM
+from trunkline.store.numbers import NUMBERS
+from trunkline.store.tenants import MERCHANTS, PLATFORM, tenant_of
 
 router = APIRouter(prefix=f"{API_ROOT}/numbers/{{number_id}}/inbound", tags=["numbers"])
 
-Phone = Annotated[str, StringConstraints(min_length=1, max_length=phones.TEXT_MAX)]
-Message = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
-WHITELIST_MAX = 1000
 
-
-class InboundIn(Body):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"admits": "everybody", "otherwise": "message", "message": "All lines are busy."},
-                {"admits": "whitelist", "whitelist": ["+14155550123"], "otherwise": "reject"},
-            ]
-        }
-    )
-
-    admits: Literal["everybody", "whitelist", "nobody"] = "everybody"
-    whitelist: list[Phone] = Field(
-        default=[], max_length=WHITELIST_MAX, description="Callers that are admitted, as E.164."
-    )
-    merchant_id: ObjectId | None = Field(
-        None, description="The merchant of the calls. Required on a number that several merchants share."
-    )
-    otherwise: Literal["reject", "message", "redirect"] = Field(
-        "reject", description="What the other callers get: a busy signal, a message, or another number."
-    )
-    message: Message | None = Field(None, description="Spoken before the call ends.")
-    redirect_to: Phone | None = Field(None, description="The number to which they are forwarded.")
-
-
-class InboundOut(Out):
-    number_id: UUID
-    admits: str
-    whitelist: list[str]
-    merchant_id: str | None
-    otherwise: str
-    message: str | None
-    redirect_to: str | None
-    updated_at: datetime | None = Field(description="null: there is no policy.")
-
-
-@router.get(
-    "", response_model=InboundOut, responses=READ_ERRORS, summary="Get the inbound policy of a number"
-)
+@router.get("", responses=READ_ERRORS, summary="Get the inbound policy of a number")
 async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy:
     async with api.store.reading() as connection:
-        require_found(await numbers.get(connection, who.tenant, number_id), "number")
+        require_found(await NUMBERS.get(connection, who.tenant, number_id), "number")
         return await inbound.get_policy(connection, number_id) or _undecided(number_id)
 
 
-@router.put(
-    "", response_model=InboundOut, responses=WRITE_ERRORS, summary="Set the inbound policy of a number"
-)
-async def put_inbound(number_id: UUID, body: InboundIn, who: AdminKey, api: Deps) -> InboundPolicy:
+@router.put("", responses=WRITE_ERRORS, summary="Set the inbound policy of a number")
+async def put_inbound(number_id: UUID, body: NewInboundPolicy, who: AdminKey, api: Deps) -> InboundPolicy:
     """Replaces the policy: omitted fields get their defaults. In force from the next call on."""
     async with api.store.writing() as tx:
-        number = require_found(await numbers.get(tx, who.tenant, number_id), "number")
-        require_owner(who, number.tenant, "number")
+        number = require_found(await NUMBERS.get(tx, who.tenant, number_id), "number")
+        require_owner(who, tenant_of(number), "number")
         await _check_merchant(tx, number, body.merchant_id)
-        policy = await inbound.put_policy(tx, _policy(number_id, body))
-        details = body.model_dump(mode="json", exclude={"whitelist", "redirect_to"})
-        await record(tx, who, "number.inbound_changed", number.id, number.tenant, **details)
+        policy = await inbound.put_policy(tx, number_id, _checked(body))
+        details = {name: getattr(body, name) for name in ("admits", "merchant_id", "otherwise", "message")}
+        await record(tx, who, "number.inbound_changed", number.id, tenant_of(number), **details)
     return policy
 
 
 @router.delete("", status_code=204, responses=DELETE_ERRORS, summary="Remove the inbound policy of a number")
 async def delete_inbound(number_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
-        number = require_found(await numbers.get(tx, who.tenant, number_id), "number")
-        require_owner(who, number.tenant, "number")
+        number = require_found(await NUMBERS.get(tx, who.tenant, number_id), "number")
+        require_owner(who, tenant_of(number), "number")
         await inbound.delete_policy(tx, number_id)
-        await record(tx, who, "number.inbound_changed", number.id, number.tenant)
+        await record(tx, who, "number.inbound_changed", number.id, tenant_of(number))
 
 
 def _undecided(number_id: UUID) -> InboundPolicy:
-    return InboundPolicy(number_id, "everybody", [], None, "reject", None, None)
+    return InboundPolicy(number_id, "everybody", [], None, "reject", None, None, None)
 
 
-def _policy(number_id: UUID, body: InboundIn) -> InboundPolicy:
+def _checked(body: NewInboundPolicy) -> NewInboundPolicy:
     problems = [
         FieldProblem(
             name,
@@ -119,15 +75,7 @@ def _policy(number_id: UUID, body: InboundIn) -> InboundPolicy:
     problems += [*bad, *worse]
     if problems:
         raise invalid(*problems)
-    return InboundPolicy(
-        number_id,
-        body.admits,
-        whitelist,
-        body.merchant_id,
-        body.otherwise,
-        body.message,
-        redirect_to[0] if redirect_to else None,
-    )
+    return replace(body, whitelist=whitelist, redirect_to=redirect_to[0] if redirect_to else None)
 
 
 def _e164s(texts: list[str], field: str) -> tuple[list[str], list[FieldProblem]]:
@@ -145,7 +93,7 @@ async def _check_merchant(tx: Connection, number: Number, merchant_id: str | Non
     """A merchant's number has that merchant; a shared number may name any merchant that shares it."""
     if merchant_id is None:
         return
-    merchant = await tenants.get_merchant(tx, PLATFORM, merchant_id)
+    merchant = await MERCHANTS.get(tx, PLATFORM, merchant_id)
     is_theirs = merchant is not None and number.reseller_id in (None, merchant.reseller_id)
     if not is_theirs or number.merchant_id not in (None, merchant_id):
         raise invalid(FieldProblem("merchant_id", "This merchant does not use the number."))

@@ -16,15 +16,17 @@ from trunkline.api.errors import ApiError, conflict, invalid
 from trunkline.api.models import DELETE_ERRORS, WRITE_ERRORS, Body, require_found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
-from trunkline.api.routes.leads import LeadOut, schedule_best_effort
+from trunkline.api.routes.leads import schedule_best_effort
 from trunkline.leads import ingest
-from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem
 from trunkline.model import Outcome
+from trunkline.schema.fields import Moment, ObjectId, Text
+from trunkline.schema.leads import Lead
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads
 from trunkline.store.database import Connection
 from trunkline.store.lead_edits import LeadChange, Reschedule
-from trunkline.store.leads import Admission, AdmissionKey, Lead
+from trunkline.store.leads import Admission, AdmissionKey, StoredLead
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
@@ -65,9 +67,7 @@ class AbortQuery(BaseModel):
     hang_up: bool = HANG_UP
 
 
-@router.patch(
-    "/{lead_id}", response_model=LeadOut, responses=WRITE_ERRORS, summary="Change or reschedule a lead"
-)
+@router.patch("/{lead_id}", responses=WRITE_ERRORS, summary="Change or reschedule a lead")
 async def update_lead(
     lead_id: UUID, body: LeadPatch, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
 ) -> Lead:
@@ -86,9 +86,7 @@ async def update_lead(
     return lead
 
 
-@router.post(
-    "/{lead_id}/dispatch-now", response_model=LeadOut, responses=DELETE_ERRORS, summary="Call a lead now"
-)
+@router.post("/{lead_id}/dispatch-now", responses=DELETE_ERRORS, summary="Call a lead now")
 async def dispatch_now(lead_id: UUID, who: LeadsKey, api: Deps, afterwards: BackgroundTasks) -> Lead:
     """The lead is due at once. Windows, limits, lists and stops apply as for every call."""
     async with api.store.writing() as tx:
@@ -101,9 +99,8 @@ async def dispatch_now(lead_id: UUID, who: LeadsKey, api: Deps, afterwards: Back
 
 @router.delete(
     "/{lead_id}",
-    response_model=LeadOut,
     responses=DELETE_ERRORS
-    | {202: {"model": LeadOut, "description": "The lead is being called, and ends with this call."}},
+    | {202: {"model": Lead, "description": "The lead is being called, and ends with this call."}},
     summary="Abort a lead",
 )
 async def abort_lead(
@@ -145,9 +142,8 @@ class AbortRequestQuery(AbortQuery):
 
 @router.delete(
     "",
-    response_model=LeadOut,
     responses=DELETE_ERRORS
-    | {202: {"model": LeadOut, "description": "The lead is being called, and ends with this call."}},
+    | {202: {"model": Lead, "description": "The lead is being called, and ends with this call."}},
     summary="Abort a lead by its request id",
 )
 async def abort_request(
@@ -165,7 +161,7 @@ async def abort_request(
     )
 
 
-async def _waiting(tx: Connection, who: Principal, lead_id: UUID) -> Lead:
+async def _waiting(tx: Connection, who: Principal, lead_id: UUID) -> StoredLead:
     """The lead, locked, if it waits."""
     lead = require_found((await lead_edits.lock(tx, who.tenant, [lead_id])).get(lead_id), "lead")
     if lead.status != LeadStatus.BACKLOG:
@@ -173,7 +169,7 @@ async def _waiting(tx: Connection, who: Principal, lead_id: UUID) -> Lead:
     return lead
 
 
-def _not_waiting(lead: Lead) -> ApiError:
+def _not_waiting(lead: StoredLead) -> ApiError:
     if lead.status == LeadStatus.PROCESSING:
         return conflict("being_called", "The lead is being called right now. Wait, or abort it.")
     return conflict(
@@ -181,8 +177,8 @@ def _not_waiting(lead: Lead) -> ApiError:
     )
 
 
-async def _change(tx: Connection, lead: Lead, body: LeadPatch, payload_bytes_max: int) -> LeadChange:
-    key = AdmissionKey(lead.merchant_id, body.pool or lead.pool_id, lead.campaign_id)
+async def _change(tx: Connection, lead: StoredLead, body: LeadPatch, payload_bytes_max: int) -> LeadChange:
+    key = AdmissionKey(lead.merchant_id, body.pool or lead.pool, lead.campaign_id)
     admission = require_found((await leads.admissions(tx, lead.tenant, [key])).get(key), "lead")
     reschedule = _reschedule(lead, body, admission)
     problems = [*_problems(lead, body, admission, payload_bytes_max)]
@@ -203,7 +199,7 @@ async def _change(tx: Connection, lead: Lead, body: LeadPatch, payload_bytes_max
     )
 
 
-def _reschedule(lead: Lead, body: LeadPatch, admission: Admission) -> Reschedule | FieldProblem | None:
+def _reschedule(lead: StoredLead, body: LeadPatch, admission: Admission) -> Reschedule | FieldProblem | None:
     if body.scheduled_at is None:
         return None
     if problem := ingest.moment_problem(body.scheduled_at):
@@ -216,7 +212,7 @@ def _reschedule(lead: Lead, body: LeadPatch, admission: Admission) -> Reschedule
 
 
 def _problems(
-    lead: Lead, body: LeadPatch, admission: Admission, payload_bytes_max: int
+    lead: StoredLead, body: LeadPatch, admission: Admission, payload_bytes_max: int
 ) -> list[FieldProblem]:
     found_ = [
         ingest.payload_problem(body.payload, payload_bytes_max) if body.payload is not None else None,

@@ -20,13 +20,14 @@ from trunkline.api.principal import Principal
 from trunkline.api.routes.lead_edits import HANG_UP, Reason
 from trunkline.api.routes.leads import e164
 from trunkline.leads import phones
-from trunkline.leads.ingest import FieldProblem, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem
 from trunkline.model import Outcome
+from trunkline.schema.fields import ObjectId, Text
 from trunkline.states import LeadStatus
-from trunkline.store import lead_edits, leads, tenants
+from trunkline.store import lead_edits, leads
 from trunkline.store.database import Connection
-from trunkline.store.leads import Lead, LeadFilter
-from trunkline.store.tenants import Tenant
+from trunkline.store.leads import LeadFilter, StoredLead
+from trunkline.store.tenants import MERCHANTS, Tenant
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
@@ -171,7 +172,7 @@ async def _abort_all(api: Api, who: Principal, body: AbortIn, tally: AbortCounts
 async def _check_merchant(api: Api, tenant: Tenant, merchant_id: str | None) -> None:
     if merchant_id is not None:
         async with api.store.reading() as connection:
-            if await tenants.get_merchant(connection, tenant, merchant_id) is None:
+            if await MERCHANTS.get(connection, tenant, merchant_id) is None:
                 raise unknown("merchant_id", "merchant")
 
 
@@ -202,7 +203,7 @@ async def _abort(
     await _record(tx, who, body, [*aborted, *(locked[lead_id] for lead_id in called)])
 
 
-async def _record(tx: Connection, who: Principal, body: AbortIn, changed: Sequence[Lead]) -> None:
+async def _record(tx: Connection, who: Principal, body: AbortIn, changed: Sequence[StoredLead]) -> None:
     """A line of the audit log for each merchant, which it may read."""
     for owner, count in Counter(lead.tenant for lead in changed).items():
         details: dict[str, object] = {"leads": count, "hang_up": body.hang_up}
@@ -211,17 +212,17 @@ async def _record(tx: Connection, who: Principal, body: AbortIn, changed: Sequen
         await record(tx, who, "leads.aborted", owner.merchant_id, owner, reason=body.reason, **details)
 
 
-def _with(locked: dict[UUID, Lead], status: LeadStatus) -> list[UUID]:
+def _with(locked: dict[UUID, StoredLead], status: LeadStatus) -> list[UUID]:
     return [lead_id for lead_id, lead in locked.items() if lead.status == status]
 
 
-def _result(lead: Lead | None) -> Result:
+def _result(lead: StoredLead | None) -> Result:
     match lead:
         case None:
             return "not_found"
-        case Lead(status=LeadStatus.PROCESSING):
+        case StoredLead(status=LeadStatus.PROCESSING):
             return "cancel_requested"
-        case Lead(status=LeadStatus.FINISHED) if lead.outcome != Outcome.ABORTED:
+        case StoredLead(status=LeadStatus.FINISHED) if lead.outcome != Outcome.ABORTED:
             return "finished"
         case _:
             return "aborted"

@@ -17,15 +17,18 @@ from trunkline.api.errors import ApiError, conflict, forbidden, invalid, not_fou
 from trunkline.api.models import WRITE_ERRORS, Body, require_found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
-from trunkline.api.routes.leads import LeadOut, e164, schedule_best_effort
+from trunkline.api.routes.leads import e164, schedule_best_effort
 from trunkline.leads import ingest, phones
-from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.reopening import ATTEMPTS_MAX, SENTENCES, ReopenRefusal, attempts_max, refusal
+from trunkline.schema.fields import Moment, ObjectId, Text
+from trunkline.schema.leads import Lead
 from trunkline.states import LeadStatus
-from trunkline.store import lead_edits, lead_reopenings, leads, schedule, tenants
+from trunkline.store import lead_edits, lead_reopenings, leads, schedule
 from trunkline.store.database import Connection
 from trunkline.store.lead_reopenings import FIRST_PAGE, EndedCursor, EndedFilter, Reopened, ReopenOrder
-from trunkline.store.leads import Admission, AdmissionKey, Lead
+from trunkline.store.leads import Admission, AdmissionKey, StoredLead
+from trunkline.store.tenants import MERCHANTS
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
@@ -175,7 +178,7 @@ async def reopen_leads(
     else:
         if body.merchant_id is not None:
             async with api.store.reading() as connection:
-                if await tenants.get_merchant(connection, who.tenant, body.merchant_id) is None:
+                if await MERCHANTS.get(connection, who.tenant, body.merchant_id) is None:
                     raise unknown("merchant_id", "merchant")
         if body.dry_run:
             return await _count(api, who, body)
@@ -193,9 +196,7 @@ async def reopen_leads(
     )
 
 
-@router.post(
-    "/{lead_id}/reopen", response_model=LeadOut, responses=WRITE_ERRORS, summary="Reopen a finished lead"
-)
+@router.post("/{lead_id}/reopen", responses=WRITE_ERRORS, summary="Reopen a finished lead")
 async def reopen_lead(
     lead_id: UUID, body: ReopenIn, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
 ) -> Lead:
@@ -327,11 +328,11 @@ async def _reopen(
 
 
 async def _timings(
-    tx: Connection, body: ReopenIn, locked: Mapping[UUID, Lead]
+    tx: Connection, body: ReopenIn, locked: Mapping[UUID, StoredLead]
 ) -> dict[UUID, Reopened | None]:
     """When each may be called, by the present policy. None: never."""
     keys = {
-        lead_id: AdmissionKey(lead.merchant_id, lead.pool_id, lead.campaign_id)
+        lead_id: AdmissionKey(lead.merchant_id, lead.pool, lead.campaign_id)
         for lead_id, lead in locked.items()
     }
     admissions: dict[AdmissionKey, Admission] = {}

@@ -29,7 +29,7 @@ from trunkline.store import mailbox_admin, mailbox_kinds
 from trunkline.store.database import Connection
 from trunkline.store.mailbox_admin import MailboxRow, StoredEvent, Summary
 from trunkline.store.mailboxes import KEY_BYTES_MAX, NewEvent
-from trunkline.store.tenants import PLATFORM, Tenant
+from trunkline.store.tenants import PLATFORM, Tenant, tenant_of
 
 router = APIRouter(prefix=f"{API_ROOT}/mailboxes", tags=["mailboxes"])
 
@@ -400,8 +400,8 @@ async def _owner(conn: Connection, who: Principal, kind: str) -> Tenant:
     """The owner of a kind, if this key may see it. The platform also sees kinds without appends over HTTP."""
     if who.tenant.is_platform:
         known = await mailbox_kinds.get(conn, PLATFORM, kind)
-        return known.tenant if known else PLATFORM
-    return (await visible_kind(conn, who, kind)).tenant
+        return tenant_of(known) if known else PLATFORM
+    return tenant_of(await visible_kind(conn, who, kind))
 
 
 async def _mailbox(conn: Connection, who: Principal, kind: str, key: str) -> MailboxRow:

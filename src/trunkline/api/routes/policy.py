@@ -19,16 +19,16 @@ from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.errors import StoreUnavailable
 from trunkline.http.addresses import check_url
 from trunkline.leads.calling_policy import CallingPolicy, Scope, problems
-from trunkline.leads.ingest import FieldProblem, ObjectId
+from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.limits import PersonLimit
 from trunkline.leads.rule_packs import AbandonedCalls, AreaPrefix, Pack, known_packs, named
 from trunkline.leads.rule_packs import warnings as pack_warnings
 from trunkline.leads.windows import Window
+from trunkline.schema.fields import ObjectId
 from trunkline.store import policy as store
-from trunkline.store import tenants
 from trunkline.store.database import Connection
 from trunkline.store.policy import PolicyKey, PolicyRow
-from trunkline.store.tenants import PLATFORM, Tenant
+from trunkline.store.tenants import MERCHANTS, PLATFORM, RESELLERS, Tenant, tenant_of
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -179,7 +179,7 @@ async def put_platform_policy(
 )
 async def get_reseller_policy(reseller_id: ObjectId, who: ReadKey, api: Deps) -> PolicyOut:
     async with api.store.reading() as connection:
-        require_found(await tenants.get_reseller(connection, who.tenant, reseller_id), "reseller")
+        require_found(await RESELLERS.get(connection, who.tenant, reseller_id), "reseller")
     return await _get(api, who, PolicyKey("reseller", reseller_id))
 
 
@@ -194,11 +194,11 @@ async def put_reseller_policy(
 ) -> PolicyOut:
     """For all its merchants."""
     async with api.store.writing() as tx:
-        reseller = require_found(await tenants.get_reseller(tx, who.tenant, reseller_id), "reseller")
+        reseller = require_found(await RESELLERS.get(tx, who.tenant, reseller_id), "reseller")
         above = [PolicyKey("platform", "")]
         key = PolicyKey("reseller", reseller_id)
-        row = await put_layer(tx, api, who, key, body, reseller.tenant, above=above)
-    afterwards.add_task(wake_leads, api, reseller.tenant)
+        row = await put_layer(tx, api, who, key, body, tenant_of(reseller), above=above)
+    afterwards.add_task(wake_leads, api, tenant_of(reseller))
     return await _answer(api, who, row)
 
 
@@ -224,10 +224,11 @@ async def put_merchant_policy(
 ) -> PolicyOut:
     """Takes effect within a second, also for leads that wait for a window to open. Replaces the whole layer."""
     async with api.store.writing() as tx:
-        merchant = require_found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        merchant = require_found(await MERCHANTS.get(tx, who.tenant, merchant_id), "merchant")
         key = PolicyKey("merchant", merchant_id)
-        row = await put_layer(tx, api, who, key, body, merchant.tenant, above=above_merchant(merchant.tenant))
-    afterwards.add_task(wake_leads, api, merchant.tenant)
+        above = above_merchant(tenant_of(merchant))
+        row = await put_layer(tx, api, who, key, body, tenant_of(merchant), above=above)
+    afterwards.add_task(wake_leads, api, tenant_of(merchant))
     return await _answer(api, who, row)
 
 
@@ -241,10 +242,10 @@ async def delete_merchant_policy(
     merchant_id: ObjectId, who: AdminKey, api: Deps, afterwards: BackgroundTasks
 ) -> None:
     async with api.store.writing() as tx:
-        merchant = require_found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        merchant = require_found(await MERCHANTS.get(tx, who.tenant, merchant_id), "merchant")
         await store.remove(tx, PolicyKey("merchant", merchant_id))
-        await record(tx, who, "policy.removed", f"merchant {merchant_id}", merchant.tenant)
-    afterwards.add_task(wake_leads, api, merchant.tenant)
+        await record(tx, who, "policy.removed", f"merchant {merchant_id}", tenant_of(merchant))
+    afterwards.add_task(wake_leads, api, tenant_of(merchant))
 
 
 @router.get(
@@ -274,11 +275,11 @@ async def put_campaign_policy(
 ) -> PolicyOut:
     """With its pace and its concurrent calls."""
     async with api.store.writing() as tx:
-        merchant = require_found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
-        above = [*above_merchant(merchant.tenant), PolicyKey("merchant", merchant_id)]
+        merchant = require_found(await MERCHANTS.get(tx, who.tenant, merchant_id), "merchant")
+        above = [*above_merchant(tenant_of(merchant)), PolicyKey("merchant", merchant_id)]
         key = campaign_key(merchant_id, campaign_id)
-        row = await put_layer(tx, api, who, key, body, merchant.tenant, above=above)
-    afterwards.add_task(wake_leads, api, merchant.tenant)
+        row = await put_layer(tx, api, who, key, body, tenant_of(merchant), above=above)
+    afterwards.add_task(wake_leads, api, tenant_of(merchant))
     return await _answer(api, who, row)
 
 
@@ -289,7 +290,7 @@ def above_merchant(merchant: Tenant) -> list[PolicyKey]:
 
 async def _merchant(api: Api, who: Principal, merchant_id: str) -> None:
     async with api.store.reading() as connection:
-        require_found(await tenants.get_merchant(connection, who.tenant, merchant_id), "merchant")
+        require_found(await MERCHANTS.get(connection, who.tenant, merchant_id), "merchant")
 
 
 async def _get(api: Api, who: Principal, key: PolicyKey) -> PolicyOut:

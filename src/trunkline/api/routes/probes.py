@@ -43,7 +43,7 @@ class NotReadyOut(ErrorOut):
 
 
 @router.get("/health", summary="Is the process alive?")
-async def get_health() -> HealthOut:
+async def health() -> HealthOut:
     """Checks only the process itself: a restart would not bring an engine back."""
     return HealthOut(status="ok", version=__version__)
 
@@ -56,7 +56,7 @@ async def get_health() -> HealthOut:
     },
     summary="Can the process do its work?",
 )
-async def get_ready(request: Request, api: Deps) -> ReadyOut | Response:
+async def ready(request: Request, api: Deps) -> ReadyOut | Response:
     """Checks every dependency. `degraded`: one is away that this process can do without.
 
     A process that answers carriers stays ready while Postgres or Valkey answers: answered calls wait for a document.
@@ -82,7 +82,7 @@ async def get_ready(request: Request, api: Deps) -> ReadyOut | Response:
     responses={200: {"content": {"text/plain": {}}, "description": "In Prometheus' text format."}},
     summary="Metrics of the process",
 )
-async def get_metrics(request: Request, api: Deps) -> Response:
+async def metrics(request: Request, api: Deps) -> Response:
     body, content_type = api.deps.render_metrics(request.headers.get("accept", ""))
     return Response(body, headers={"Content-Type": content_type})
 

@@ -3,99 +3,49 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, BackgroundTasks, Query, Response
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from trunkline.api.auth import API_ROOT, LeadsKey, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import conflict, invalid, unknown
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, require_found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, require_found
 from trunkline.api.ownership import record
-from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
+from trunkline.api.paging import LAST_ID, Cursors, Page, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import e164, schedule_best_effort
 from trunkline.api.routes.policy import above_merchant, put_layer
 from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.leads import ingest, phones
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.ingest import FieldProblem, LeadRefused, ObjectId, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused
 from trunkline.reminders import changes, making
 from trunkline.reminders.request import (
     CARRIER,
     LATE_MINUTES_MAX,
     ReminderRequest,
     WallMoment,
-    WallTimeOut,
     prepare,
     stored_series,
 )
-from trunkline.reminders.states import State
+from trunkline.schema.fields import ObjectId, Text
+from trunkline.schema.reminders import Occurrence, Reminder, ReminderStatus, WallTime
 from trunkline.store import leads, reminders
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey
 from trunkline.store.policy import PolicyKey
-from trunkline.store.reminders import NewReminder, Occurrence, Reminder, WaitingOccurrence
+from trunkline.store.reminders import NewReminder, StoredReminder, WaitingOccurrence
 
 router = APIRouter(prefix=f"{API_ROOT}/reminders", tags=["reminders"])
 
-Status = Literal["ACTIVE", "PAUSED", "ENDED"]
 UPCOMING_MAX = 100
 
 
-class ReminderOut(Out):
-    id: UUID
-    request_id: str | None
-    reseller_id: str
-    merchant_id: str
-    phone: str = Field(description="As E.164.")
-    timezone: str
-    starts_at: WallTimeOut = Field(description="Wall time in `timezone`.")
-    rrule: str | None
-    message: str | None
-    assistant_id: str | None
-    payload: dict[str, Any]
-    carrier: str | None
-    pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
-    priority: int
-    max_attempts: int
-    late_s: int = Field(description="The maximum lateness of a call after an outage.")
-    reporting_webhook_url: str | None
-    status: Status
-    ended_reason: Literal["finished", "cancelled"] | None
-    next_wall: WallTimeOut | None = Field(
-        description="The next occurrence, as wall time, whether or not it is a lead already."
-    )
-    next_at: datetime | None = Field(
-        description="When the next call is due, as an instant: a retry or a calling window may be later than the "
-        "wall time. null: paused or ended, or its last call is live."
-    )
-    created_at: datetime
-    updated_at: datetime
-
-
-class OccurrenceOut(Out):
-    id: UUID
-    reminder_id: UUID
-    wall_at: WallTimeOut = Field(description="Wall time in the reminder's zone.")
-    scheduled_at: datetime
-    state: State
-    skip_reason: Literal["asked", "missed", "paused", "cancelled", "restored"] | None
-    lead_id: UUID | None
-    attempt_count: int
-    max_attempts: int
-    next_retry_at: datetime | None
-    last_error: str | None
-    idempotency_key: str | None = Field(description="`{id}-{attempt}-{8 hex}` of the newest attempt.")
-    external_call_id: str | None = Field(description="The carrier's id of the newest call.")
-    created_at: datetime
-    updated_at: datetime
-
-
 class UpcomingOut(BaseModel):
-    wall_at: WallTimeOut
+    wall_at: WallTime
     at: datetime
     skipped: bool = Field(description="The occurrence was skipped before its time.")
     lead_id: UUID | None = Field(description="The lead of the occurrence. null: it is not created yet.")
@@ -107,7 +57,7 @@ class UpcomingListOut(BaseModel):
 
 class ReminderQuery(PageQuery):
     merchant_id: ObjectId | None = None
-    status: Status | None = None
+    status: ReminderStatus | None = None
     phone: Text | None = Field(None, min_length=1, max_length=phones.TEXT_MAX)
 
 
@@ -141,8 +91,7 @@ class SkipIn(Body):
 @router.post(
     "",
     status_code=201,
-    response_model=ReminderOut,
-    responses=WRITE_ERRORS | {200: {"model": ReminderOut, "description": "This request was sent before."}},
+    responses=WRITE_ERRORS | {200: {"model": Reminder, "description": "This request was sent before."}},
     summary="Create a reminder",
 )
 async def create_reminder(
@@ -167,7 +116,7 @@ async def create_reminder(
     return shown
 
 
-@router.get("", response_model=PageOut[ReminderOut], responses=READ_ERRORS, summary="List reminders")
+@router.get("", responses=READ_ERRORS, summary="List reminders")
 async def list_reminders(query: Annotated[ReminderQuery, Query()], who: ReadKey, api: Deps) -> Page[Reminder]:
     """Newest first."""
     cursors = Cursors("reminders", who, query)
@@ -185,17 +134,15 @@ async def list_reminders(query: Annotated[ReminderQuery, Query()], who: ReadKey,
     return cursors.page(shown, lambda reminder: reminder.id)
 
 
-@router.get("/{reminder_id}", response_model=ReminderOut, responses=READ_ERRORS, summary="Get a reminder")
+@router.get("/{reminder_id}", responses=READ_ERRORS, summary="Get a reminder")
 async def get_reminder(reminder_id: UUID, who: ReadKey, api: Deps) -> Reminder:
     async with api.store.reading() as connection:
         reminder = require_found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
         return await _shown(connection, reminder)
 
 
-@router.patch(
-    "/{reminder_id}", response_model=ReminderOut, responses=WRITE_ERRORS, summary="Change a reminder"
-)
-async def change_reminder(reminder_id: UUID, body: ReminderChange, who: LeadsKey, api: Deps) -> Reminder:
+@router.patch("/{reminder_id}", responses=WRITE_ERRORS, summary="Change a reminder")
+async def update_reminder(reminder_id: UUID, body: ReminderChange, who: LeadsKey, api: Deps) -> Reminder:
     """From the next occurrence on: one that is a lead already stays as it is."""
     given = body.model_dump(exclude_none=True)
     if "late_minutes" in given:
@@ -240,7 +187,6 @@ async def get_upcoming(
 
 @router.get(
     "/{reminder_id}/occurrences",
-    response_model=PageOut[OccurrenceOut],
     responses=READ_ERRORS,
     summary="List the past occurrences of a reminder",
 )
@@ -258,7 +204,6 @@ async def list_occurrences(
 
 @router.post(
     "/{reminder_id}/skip",
-    response_model=ReminderOut,
     responses=WRITE_ERRORS,
     summary="Skip one occurrence of a reminder",
 )
@@ -281,7 +226,6 @@ async def skip_occurrence(reminder_id: UUID, body: SkipIn, who: LeadsKey, api: D
 
 @router.post(
     "/{reminder_id}/next",
-    response_model=ReminderOut,
     responses=WRITE_ERRORS,
     summary="Call the next occurrence now",
 )
@@ -299,9 +243,7 @@ async def ring_next(reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: Bac
     return shown
 
 
-@router.post(
-    "/{reminder_id}/pause", response_model=ReminderOut, responses=WRITE_ERRORS, summary="Pause a reminder"
-)
+@router.post("/{reminder_id}/pause", responses=WRITE_ERRORS, summary="Pause a reminder")
 async def pause_reminder(reminder_id: UUID, who: LeadsKey, api: Deps) -> Reminder:
     """Waiting occurrences are skipped; live calls go on. Idempotent."""
     async with api.store.writing() as tx:
@@ -314,9 +256,7 @@ async def pause_reminder(reminder_id: UUID, who: LeadsKey, api: Deps) -> Reminde
     return reminder
 
 
-@router.post(
-    "/{reminder_id}/resume", response_model=ReminderOut, responses=WRITE_ERRORS, summary="Resume a reminder"
-)
+@router.post("/{reminder_id}/resume", responses=WRITE_ERRORS, summary="Resume a reminder")
 async def resume_reminder(
     reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
 ) -> Reminder:
@@ -335,9 +275,7 @@ async def resume_reminder(
     return shown
 
 
-@router.delete(
-    "/{reminder_id}", response_model=ReminderOut, responses=DELETE_ERRORS, summary="Cancel a reminder"
-)
+@router.delete("/{reminder_id}", responses=DELETE_ERRORS, summary="Cancel a reminder")
 async def cancel_reminder(
     reminder_id: UUID,
     who: LeadsKey,
@@ -352,23 +290,23 @@ async def cancel_reminder(
     return reminder
 
 
-async def _locked(tx: Connection, who: Principal, reminder_id: UUID) -> Reminder:
+async def _locked(tx: Connection, who: Principal, reminder_id: UUID) -> StoredReminder:
     return require_found(await reminders.lock(tx, who.tenant, reminder_id), "reminder")
 
 
-async def _shown(conn: Connection, reminder: Reminder) -> Reminder:
+async def _shown(conn: Connection, reminder: StoredReminder) -> StoredReminder:
     """With its next occurrence, which may be a lead already."""
     return (await _all_shown(conn, [reminder]))[0]
 
 
-async def _all_shown(conn: Connection, found_: Sequence[Reminder]) -> list[Reminder]:
+async def _all_shown(conn: Connection, found_: Sequence[StoredReminder]) -> list[StoredReminder]:
     first: dict[UUID, WaitingOccurrence] = {}
     for each in await reminders.waiting(conn, [reminder.id for reminder in found_]):
         first.setdefault(each.reminder_id, each)
     return [_with_next(reminder, first.get(reminder.id)) for reminder in found_]
 
 
-def _with_next(reminder: Reminder, waiting: WaitingOccurrence | None) -> Reminder:
+def _with_next(reminder: StoredReminder, waiting: WaitingOccurrence | None) -> StoredReminder:
     if waiting is None or (reminder.next_at is not None and reminder.next_at < waiting.due_at):
         return reminder
     return replace(reminder, next_wall=waiting.wall_at, next_at=waiting.due_at)
@@ -409,7 +347,7 @@ def _no_pool(body: ReminderRequest, carrier: str | None) -> FieldProblem:
     )
 
 
-async def _sent_before(tx: Connection, new: NewReminder) -> Reminder:
+async def _sent_before(tx: Connection, new: NewReminder) -> StoredReminder:
     assert new.request_id is not None, "only a request_id is taken twice"
     reminder = require_found(await reminders.by_request(tx, new.merchant_id, new.request_id), "reminder")
     if reminder.request_hash != new.request_hash:
@@ -420,7 +358,7 @@ async def _sent_before(tx: Connection, new: NewReminder) -> Reminder:
 
 
 async def _put_windows(
-    tx: Connection, api: Api, who: Principal, reminder: Reminder, body: ReminderRequest
+    tx: Connection, api: Api, who: Principal, reminder: StoredReminder, body: ReminderRequest
 ) -> None:
     """Stored as a layer of calling policy under the reminder's id, which the gates read like every other one."""
     key = campaign_key(reminder.merchant_id, reminder.id)

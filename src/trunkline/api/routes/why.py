@@ -11,6 +11,7 @@ from trunkline.api.deps import Deps
 from trunkline.api.models import READ_ERRORS, Out, require_found
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.why import Why, why
+from trunkline.schema.leads import Decision
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
@@ -23,15 +24,6 @@ class GateCheckOut(Out):
     set_by: str | None = Field(
         description="What closed the gate: a person or key, a layer of the policy, a setting."
     )
-
-
-class DecisionOut(Out):
-    reason: str
-    subject: str | None
-    times: int = Field(description="How often the lead was refused for this reason.")
-    first_at: datetime
-    last_at: datetime
-    until: datetime | None
 
 
 class WhyOut(Out):
@@ -47,14 +39,18 @@ class WhyOut(Out):
     checks: list[GateCheckOut] = Field(
         description="Every gate that the lead has to pass, with its present state."
     )
-    decisions: list[DecisionOut] = Field(
+    decisions: list[Decision] = Field(
         validation_alias=AliasChoices("history", "decisions"),
         description="Every refusal of the lead so far, by reason.",
     )
 
 
 @router.get(
-    "/{lead_id}/why", response_model=WhyOut, responses=READ_ERRORS, summary="Explain why a lead is not called"
+    "/{lead_id}/why",
+    name="why",
+    response_model=WhyOut,
+    responses=READ_ERRORS,
+    summary="Explain why a lead is not called",
 )
 async def why_lead(lead_id: UUID, who: ReadKey, api: Deps) -> Why:
     """What keeps it from being called now, or what refused it last. Every gate is listed with its present state: stops,

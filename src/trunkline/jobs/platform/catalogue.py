@@ -24,10 +24,10 @@ from trunkline.jobs.platform.enrichment import (
 from trunkline.jobs.platform.exports import EXPORT, LeadExport
 from trunkline.jobs.platform.files import FileStore
 from trunkline.jobs.platform.lead_reports import REPORT_LEAD, LeadReport
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import DELIVER_WEBHOOK, WebhookDelivery
 from trunkline.jobs.registry import Registry, declared
 from trunkline.jobs.wakeups import JobNotifier
+from trunkline.sealing import Sealer
 from trunkline.store.database import Database
 
 FETCH = "fetch"

@@ -15,7 +15,7 @@ from trunkline.jobs.run import Run
 from trunkline.states import LeadStatus
 from trunkline.store import leads
 from trunkline.store.database import Database
-from trunkline.store.leads import Lead, LeadFilter
+from trunkline.store.leads import LeadFilter, StoredLead
 
 PAGE = 1000
 LAST_ID = UUID(int=2**128 - 1)
@@ -65,7 +65,7 @@ class LeadExport:
         return Done({"file": name, "rows": rows, "bytes": draft.bytes})
 
 
-def as_csv(page: Iterable[Lead]) -> bytes:
+def as_csv(page: Iterable[StoredLead]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text).writerows([_cell(name, getattr(lead, name)) for name in COLUMNS] for lead in page)
     return text.getvalue().encode()

@@ -15,15 +15,16 @@ import msgspec
 
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Outcome, Policy
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import deliver, ensure_endpoint
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
 from trunkline.leads.outcomes import legacy
+from trunkline.schema.leads import Attempt
+from trunkline.sealing import Sealer
 from trunkline.store import lead_reopenings, leads, webhook_endpoints
 from trunkline.store.database import Connection, Database
 from trunkline.store.lead_reopenings import Reopening
-from trunkline.store.leads import Lead, LeadAttempt
+from trunkline.store.leads import StoredLead
 from trunkline.store.tenants import PLATFORM
 
 LEAD_FINISHED = "lead.finished"
@@ -79,7 +80,7 @@ class LeadReport:
         self._outbox.wake(*jobs)
         return Done(result)
 
-    async def _endpoints(self, tx: Connection, lead: Lead, event_type: str) -> list[UUID]:
+    async def _endpoints(self, tx: Connection, lead: StoredLead, event_type: str) -> list[UUID]:
         """Endpoints of the tenant, and the URL that came with the lead, without duplicates."""
         endpoints = await webhook_endpoints.subscribed(tx, lead.tenant, event_type)
         if lead.reporting_webhook_url is not None:
@@ -88,7 +89,9 @@ class LeadReport:
         return endpoints
 
 
-async def _message(tx: Connection, lead: Lead, end: LeadEnd) -> tuple[str, datetime, dict[str, Any]] | None:
+async def _message(
+    tx: Connection, lead: StoredLead, end: LeadEnd
+) -> tuple[str, datetime, dict[str, Any]] | None:
     """Event type, time and data. If the lead was reopened meanwhile, they are those of its previous end. None: the
     agent's report made the lead wait again, so it has not ended."""
     if end.is_reopened:
@@ -117,11 +120,11 @@ def _about(end: LeadEnd) -> str:
     return f"{end.lead_id.hex}{order}{'_reopened' if end.is_reopened else ''}"
 
 
-def _fields(value: Lead | LeadAttempt, names: Iterable[str]) -> dict[str, Any]:
+def _fields(value: StoredLead | Attempt, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def reopened_data(lead: Lead, order: Reopening) -> dict[str, Any]:
+def reopened_data(lead: StoredLead, order: Reopening) -> dict[str, Any]:
     """`previous_outcome` is that of its last `lead.finished`."""
     return {
         **_fields(lead, LEAD),
@@ -136,7 +139,7 @@ def reopened_data(lead: Lead, order: Reopening) -> dict[str, Any]:
     }
 
 
-def data_of(lead: Lead, attempts: list[LeadAttempt]) -> dict[str, Any]:
+def data_of(lead: StoredLead, attempts: list[Attempt]) -> dict[str, Any]:
     """A lead and its attempts as the API shows them, without the fields for operators of the platform."""
     legacy_outcome, legacy_reason = legacy(lead.outcome, lead.outcome_reason)
     return {

@@ -20,15 +20,16 @@ from trunkline.http.outgoing import FAILURES, Outgoing, was_refused
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy
 from trunkline.jobs.platform import signing
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
 from trunkline.model import new_id
+from trunkline.schema.webhook_endpoints import NewWebhookEndpoint, WebhookEndpoint
+from trunkline.sealing import Sealer
 from trunkline.store import webhook_endpoints
 from trunkline.store.database import Connection, Database
 from trunkline.store.jobs import Inserted
 from trunkline.store.tenants import Tenant
-from trunkline.store.webhook_endpoints import Endpoint, WebhookTarget
+from trunkline.store.webhook_endpoints import ENDPOINTS, WebhookTarget
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -86,14 +87,17 @@ async def deliver(
     )
 
 
-async def ensure_endpoint(tx: Connection, sealer: Sealer, tenant: Tenant, url: str) -> Endpoint:
+async def ensure_endpoint(tx: Connection, sealer: Sealer, tenant: Tenant, url: str) -> WebhookEndpoint:
     """The endpoint of a URL that came with a request. A new one has a secret and subscribes to no events: it only gets
     messages that name its URL."""
     known = await webhook_endpoints.by_url(tx, tenant, url)
     if known is not None:
         return known
     sealed = sealer.seal(signing.new_secret())
-    made = await webhook_endpoints.insert(tx, new_id(), tenant, url, [], sealed)
+    new = NewWebhookEndpoint(
+        url, event_types=[], reseller_id=tenant.reseller_id, merchant_id=tenant.merchant_id
+    )
+    made = await ENDPOINTS.insert(tx, new, id=new_id(), secret_sealed=sealed)
     known = made or await webhook_endpoints.by_url(tx, tenant, url)
     assert known is not None, "a conflict waits for the other's commit"
     return known

@@ -9,22 +9,21 @@ WHERE a.id = $1 AND NOT EXISTS (SELECT FROM numbers AS n WHERE n.carrier = a.car
 RETURNING a.id
 
 -- name: get
--- One account.
-SELECT * FROM carrier_accounts WHERE id = $1
+-- One account, for the platform alone.
+SELECT * FROM carrier_accounts WHERE id = $3 AND $1::text IS NULL AND $2::text IS NULL
 
 -- name: insert
 -- A new account; no row if its name is taken.
-INSERT INTO carrier_accounts (id, carrier, name, credentials, base_url, starts_per_s, status)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO carrier_accounts ({columns}) VALUES ({values})
 ON CONFLICT (carrier, name) DO NOTHING
 RETURNING *
 
 -- name: list
--- Accounts in the order in which they were added.
+-- Accounts in the order in which they were added, for the platform alone.
 SELECT * FROM carrier_accounts
-WHERE id > $1::uuid AND ($2::text IS NULL OR carrier = $2)
+WHERE id > $3::uuid AND $1::text IS NULL AND $2::text IS NULL AND ($5::text IS NULL OR carrier = $5)
 ORDER BY id
-LIMIT $3
+LIMIT $4
 
 -- name: lock
 -- One account, locked against other changes: a change of some credentials builds on the stored ones.
@@ -35,13 +34,7 @@ SELECT * FROM carrier_accounts WHERE id = $1 FOR UPDATE
 UPDATE carrier_accounts SET credentials = $3 WHERE id = $1 AND credentials = $2
 
 -- name: update
--- Change the named fields. The flags say whether a nullable value was given.
-UPDATE carrier_accounts SET
-    credentials  = coalesce($2, credentials),
-    base_url     = CASE WHEN $3 THEN $4 ELSE base_url END,
-    starts_per_s = CASE WHEN $5 THEN $6 ELSE starts_per_s END,
-    status       = coalesce($7, status),
-    version      = version + 1,
-    updated_at   = clock_timestamp()
+-- Change the named fields.
+UPDATE carrier_accounts SET version = version + 1, updated_at = clock_timestamp(){changes}
 WHERE id = $1
 RETURNING *

@@ -1,10 +1,10 @@
 -- name: by_request
 -- The campaign that an earlier request made.
-SELECT *, clock_timestamp() AS now FROM campaigns WHERE merchant_id = $1 AND request_id = $2
+SELECT *, pool_id AS pool, clock_timestamp() AS now FROM campaigns WHERE merchant_id = $1 AND request_id = $2
 
 -- name: claim
 -- One of them, locked until the transaction ends; no row if another process has it.
-SELECT *, clock_timestamp() AS now FROM campaigns WHERE id = $1 AND status <> 'STOPPED' FOR NO KEY UPDATE SKIP LOCKED
+SELECT *, pool_id AS pool, clock_timestamp() AS now FROM campaigns WHERE id = $1 AND status <> 'STOPPED' FOR NO KEY UPDATE SKIP LOCKED
 
 -- name: edit
 -- Change the named fields of a locked campaign. The keeper applies them to waiting leads afterwards: see `give`.
@@ -16,7 +16,7 @@ SET name = coalesce($2, name), pool_id = coalesce($3, pool_id), priority = coale
     ends_at = CASE WHEN $8 THEN $9 ELSE ends_at END,
     reporting_webhook_url = CASE WHEN $10 THEN $11 ELSE reporting_webhook_url END, updated_at = clock_timestamp()
 WHERE id = $1
-RETURNING *, clock_timestamp() AS now
+RETURNING *, pool_id AS pool, clock_timestamp() AS now
 
 -- name: fold_counts
 -- Fold the counts of campaigns that changed: a row for each status and outcome, and for each of the last minutes, from which
@@ -45,7 +45,7 @@ SELECT count(*) FROM deleted
 
 -- name: get
 -- A campaign that the tenant may see.
-SELECT *, clock_timestamp() AS now FROM campaigns
+SELECT *, pool_id AS pool, clock_timestamp() AS now FROM campaigns
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 
 -- name: give
@@ -89,7 +89,7 @@ INSERT INTO campaigns (
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (merchant_id, request_id) DO NOTHING
-RETURNING *, clock_timestamp() AS now
+RETURNING *, pool_id AS pool, clock_timestamp() AS now
 
 -- name: is_done
 -- Whether a campaign had leads and none of them is left to call.
@@ -105,7 +105,7 @@ SELECT ARRAY[(SELECT policy::text FROM policies WHERE scope = 'platform' AND sub
 -- name: list
 -- Campaigns of a tenant, newest first, with the number of their leads and of the finished ones, from the folded counts.
 WITH page AS (
-    SELECT *, clock_timestamp() AS now FROM campaigns
+    SELECT *, pool_id AS pool, clock_timestamp() AS now FROM campaigns
     WHERE id < $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
       AND ($4::text IS NULL OR merchant_id = $4) AND ($5::text IS NULL OR status = $5)
     ORDER BY id DESC
@@ -123,7 +123,7 @@ ORDER BY page.id DESC
 
 -- name: lock
 -- A campaign that the tenant may change, locked until the transaction ends.
-SELECT *, clock_timestamp() AS now FROM campaigns
+SELECT *, pool_id AS pool, clock_timestamp() AS now FROM campaigns
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 FOR NO KEY UPDATE
 
@@ -136,7 +136,7 @@ SET status = $2, stop_reason = coalesce($3, stop_reason), stop_hangs_up = stop_h
     stopped_at = CASE WHEN $2 = 'STOPPED' THEN clock_timestamp() END,
     completed_at = CASE WHEN $2 = 'COMPLETED' THEN clock_timestamp() END, updated_at = clock_timestamp()
 WHERE id = $1
-RETURNING *, clock_timestamp() AS now
+RETURNING *, pool_id AS pool, clock_timestamp() AS now
 
 -- name: progress
 -- The progress of a campaign, from its folded counts: by status and outcome, with their attempts and those that ended within

@@ -14,8 +14,7 @@ WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL O
 
 -- name: insert
 -- A new key, by its hash alone; no row if the same key exists.
-INSERT INTO api_keys (id, key_hash, hint, name, scopes, reseller_id, merchant_id, created_by, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO api_keys ({columns}) VALUES ({values})
 ON CONFLICT (key_hash) DO NOTHING
 RETURNING *
 

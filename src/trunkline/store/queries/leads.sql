@@ -4,7 +4,7 @@ UPDATE leads
 SET status = 'FINISHED', outcome = 'ABORTED', outcome_reason = $2, version = version + 1, finished_at = now(),
     updated_at = now()
 WHERE id = ANY($1::uuid[]) AND status = 'BACKLOG'
-RETURNING *
+RETURNING *, pool_id AS pool
 
 -- name: admissions
 -- What ingest needs of merchants, in one read: their region, the named or default pool, and every layer of calling policy
@@ -41,7 +41,7 @@ ORDER BY a.ordinal, a.attempt_no, a.intent_at
 
 -- name: by_request
 -- The lead that an earlier request with this id made.
-SELECT * FROM leads WHERE merchant_id = $1 AND request_id = $2
+SELECT *, pool_id AS pool FROM leads WHERE merchant_id = $1 AND request_id = $2
 
 -- name: cancel
 -- Locked leads that are being called: they end with this call. The first reason stays.
@@ -49,7 +49,7 @@ UPDATE leads
 SET cancel_requested_at = coalesce(cancel_requested_at, now()), cancel_reason = coalesce(cancel_reason, $2),
     version = version + 1, updated_at = now()
 WHERE id = ANY($1::uuid[]) AND status = 'PROCESSING'
-RETURNING *
+RETURNING *, pool_id AS pool
 
 -- name: count_ended
 -- How many leads `list_ended` finds, counted up to a limit. Same parameters, without the page.
@@ -68,7 +68,7 @@ SELECT count(*) FROM (
 UPDATE leads
 SET due_at = now(), scheduled_at = least(scheduled_at, now()), closes_at = NULL, version = version + 1, updated_at = now()
 WHERE id = $1
-RETURNING *
+RETURNING *, pool_id AS pool
 
 -- name: edit
 -- Change the named fields of a locked, waiting lead. The new version makes every older grant and entry stale.
@@ -88,11 +88,11 @@ SET priority              = coalesce($2, priority),
     version               = version + 1,
     updated_at            = now()
 WHERE id = $1
-RETURNING *
+RETURNING *, pool_id AS pool
 
 -- name: get
 -- One lead of the tenant.
-SELECT * FROM leads
+SELECT *, pool_id AS pool FROM leads
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 
 -- name: ids_by_request
@@ -123,7 +123,7 @@ WITH new AS (
     INSERT INTO decisions (lead_id, reason, merchant_id, until)
     SELECT id, 'window', merchant_id, due_at FROM new WHERE $17::boolean
 )
-SELECT * FROM new
+SELECT *, pool_id AS pool FROM new
 
 -- name: is_cancelled
 -- Was a lead cancelled while it is being called?
@@ -138,7 +138,7 @@ SELECT EXISTS (
 
 -- name: list_of
 -- Leads to one phone, or of the whole platform ({whose}), newest first.
-SELECT * FROM leads
+SELECT *, pool_id AS pool FROM leads
 WHERE {whose}
   AND id < $7::uuid
   AND ($1::text IS NULL OR reseller_id = $1)
@@ -158,7 +158,7 @@ LIMIT $8
 SELECT l.*
 FROM unnest($6::text[]) AS wanted (status)
 CROSS JOIN LATERAL (
-    SELECT * FROM leads
+    SELECT *, pool_id AS pool FROM leads
     WHERE {whose} AND status = ANY(ARRAY[wanted.status]) AND id < $7::uuid
       AND ($1::text IS NULL OR reseller_id = $1)
       AND ($2::text IS NULL OR merchant_id = $2)
@@ -174,7 +174,7 @@ LIMIT $8
 -- The leads that requests with one id made: one at most of each merchant, found merchant by merchant through the key that
 -- makes requests idempotent. An index of request ids alone would be written with every lead, for a rare query of people.
 -- $1, $2 whose   $3 merchant   $4 request   $5 campaign   $6 phone   $7 statuses   $8 before   $9 how many
-SELECT l.*
+SELECT l.*, l.pool_id AS pool
 FROM merchants AS m
 JOIN leads AS l ON l.merchant_id = m.id AND l.request_id = $4
 WHERE ($1::text IS NULL OR m.reseller_id = $1)
@@ -196,7 +196,7 @@ SELECT l.*
 FROM merchants AS m
 CROSS JOIN unnest($6::text[]) AS wanted (outcome)
 CROSS JOIN LATERAL (
-    SELECT * FROM leads
+    SELECT *, pool_id AS pool FROM leads
     WHERE status = 'FINISHED' AND merchant_id = m.id AND leads.outcome = wanted.outcome
       AND finished_at >= $7 AND finished_at < $8 AND (finished_at, id) > ($10::timestamptz, $11::uuid)
       AND ($4::uuid IS NULL OR campaign_id = $4) AND ($5::text IS NULL OR phone = $5)
@@ -213,7 +213,7 @@ LIMIT $12
 SELECT l.*
 FROM resellers AS r
 CROSS JOIN LATERAL (
-    SELECT * FROM leads
+    SELECT *, pool_id AS pool FROM leads
     WHERE reseller_id = ANY(ARRAY[r.id]) AND status = ANY(ARRAY['FINISHED']) AND id < $7::uuid
     ORDER BY reseller_id DESC, status DESC, id DESC
     LIMIT $8) AS l
@@ -269,7 +269,7 @@ WHERE known.id IS DISTINCT FROM s.id
 
 -- name: lock
 -- Leads of the tenant, locked in id order until the transaction ends. Dialers skip a locked lead.
-SELECT * FROM leads
+SELECT *, pool_id AS pool FROM leads
 WHERE id = ANY($3::uuid[]) AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 ORDER BY id
 FOR NO KEY UPDATE
@@ -303,7 +303,7 @@ SET status = 'BACKLOG', outcome = NULL, outcome_reason = NULL, finished_at = NUL
     cancel_reason = NULL, version = l.version + 1, updated_at = clock_timestamp()
 FROM wanted AS w
 WHERE l.id = w.id AND l.status = 'FINISHED'
-RETURNING l.*
+RETURNING l.*, l.pool_id AS pool
 
 -- name: reopening
 -- One order to call a lead again.

@@ -11,8 +11,7 @@ WHERE kind = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL
 
 -- name: insert
 -- A new kind, unless there is one of this name.
-INSERT INTO mailbox_kinds (kind, reseller_id, merchant_id, secret_sealed)
-VALUES ($1, $2, $3, $4)
+INSERT INTO mailbox_kinds ({columns}) VALUES ({values})
 ON CONFLICT DO NOTHING
 RETURNING *
 

@@ -1,6 +1,6 @@
 -- name: by_request
 -- The series that an earlier request made.
-SELECT *, clock_timestamp() AS now FROM reminders WHERE merchant_id = $1 AND request_id = $2
+SELECT *, pool_id AS pool, clock_timestamp() AS now FROM reminders WHERE merchant_id = $1 AND request_id = $2
 
 -- name: changed
 -- Occurrences whose lead has changed since it was last read, with the lead, its newest attempt, and the numbers of all of them
@@ -28,7 +28,7 @@ FOR NO KEY UPDATE OF o SKIP LOCKED
 
 -- name: claim
 -- One of the due series, locked until the transaction ends; no row if another process has it, or has made its occurrence.
-SELECT *, clock_timestamp() AS now FROM reminders
+SELECT *, pool_id AS pool, clock_timestamp() AS now FROM reminders
 WHERE id = $1 AND status = 'ACTIVE' AND next_at <= clock_timestamp() + make_interval(secs => $2)
 FOR NO KEY UPDATE SKIP LOCKED
 
@@ -47,7 +47,7 @@ SET message = coalesce($2, message), assistant_id = coalesce($3, assistant_id), 
     priority = coalesce($5, priority), max_attempts = coalesce($6, max_attempts), late_s = coalesce($7, late_s),
     updated_at = clock_timestamp()
 WHERE id = $1
-RETURNING *, clock_timestamp() AS now
+RETURNING *, pool_id AS pool, clock_timestamp() AS now
 
 -- name: finish
 -- End series without an occurrence left to make or to ring; one of them ($1), or all (NULL).
@@ -56,11 +56,11 @@ SET status = 'ENDED', ended_reason = 'finished', next_wall = NULL, updated_at = 
 WHERE r.status = 'ACTIVE' AND r.next_at IS NULL AND ($1::uuid IS NULL OR r.id = $1)
   AND NOT EXISTS (SELECT FROM reminder_occurrences AS o
                   WHERE o.reminder_id = r.id AND o.state IN ('SCHEDULED', 'PROCESSING', 'PENDING_RETRY'))
-RETURNING *, clock_timestamp() AS now
+RETURNING *, pool_id AS pool, clock_timestamp() AS now
 
 -- name: get
 -- A series that the tenant may see.
-SELECT *, clock_timestamp() AS now FROM reminders
+SELECT *, pool_id AS pool, clock_timestamp() AS now FROM reminders
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 
 -- name: give_lead
@@ -79,7 +79,7 @@ INSERT INTO reminders (
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 ON CONFLICT (merchant_id, request_id) DO NOTHING
-RETURNING *, clock_timestamp() AS now
+RETURNING *, pool_id AS pool, clock_timestamp() AS now
 
 -- name: insert_occurrence
 -- An occurrence, once. No row: it was made or skipped before.
@@ -95,7 +95,7 @@ SELECT wall_at, state FROM reminder_occurrences WHERE reminder_id = $1 AND wall_
 
 -- name: list
 -- Series of a tenant, newest first.
-SELECT *, clock_timestamp() AS now FROM reminders
+SELECT *, pool_id AS pool, clock_timestamp() AS now FROM reminders
 WHERE id < $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
   AND ($4::text IS NULL OR merchant_id = $4) AND ($5::text IS NULL OR status = $5) AND ($6::text IS NULL OR phone = $6)
 ORDER BY id DESC
@@ -103,7 +103,7 @@ LIMIT $7
 
 -- name: lock
 -- A series that the tenant may change, locked until the transaction ends: no process makes an occurrence of it meanwhile.
-SELECT *, clock_timestamp() AS now FROM reminders
+SELECT *, pool_id AS pool, clock_timestamp() AS now FROM reminders
 WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
 FOR NO KEY UPDATE
 
@@ -113,7 +113,7 @@ UPDATE reminders
 SET status = $2, ended_reason = $3, next_wall = $4, next_at = $5, next_no = $6, last_at = $7,
     updated_at = clock_timestamp()
 WHERE id = $1
-RETURNING *, clock_timestamp() AS now
+RETURNING *, pool_id AS pool, clock_timestamp() AS now
 
 -- name: occurrences
 -- Occurrences of a series, newest first.

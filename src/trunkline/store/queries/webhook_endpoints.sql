@@ -25,8 +25,7 @@ WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL O
 
 -- name: insert
 -- A new endpoint, unless the tenant has one with this URL.
-INSERT INTO webhook_endpoints (id, reseller_id, merchant_id, url, event_types, secret_sealed)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO webhook_endpoints ({columns}) VALUES ({values})
 ON CONFLICT DO NOTHING
 RETURNING *
 
@@ -53,10 +52,7 @@ WHERE reseller_id = $1 AND (merchant_id IS NULL OR merchant_id = $2) AND status 
 ORDER BY id
 
 -- name: update
--- Change an endpoint. NULL means unchanged; enabling clears the reason why it was disabled.
-UPDATE webhook_endpoints
-SET url = coalesce($2, url), event_types = coalesce($3, event_types), status = coalesce($4, status),
-    disabled_reason = CASE WHEN $4 = 'active' THEN NULL WHEN $4 = 'disabled' THEN $5 ELSE disabled_reason END,
-    updated_at = now()
+-- Change the named fields. With the status the caller names the reason why it is disabled, or NULL.
+UPDATE webhook_endpoints SET updated_at = now(){changes}
 WHERE id = $1
 RETURNING *
