@@ -19,8 +19,7 @@ from trunkline.bus.dialer_wakeups import DialerWakeups
 from trunkline.bus.server_time import server_time_s
 from trunkline.dispatch import gates, grants
 from trunkline.dispatch import rebuilder as rebuilder_module
-from trunkline.dispatch.loader import load
-from trunkline.dispatch.rebuilder import Rebuilder
+from trunkline.dispatch.loader import Rebuilder, load
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import NumberLimit, new_id
 from trunkline.store import schedule as store_schedule

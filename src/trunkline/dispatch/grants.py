@@ -9,6 +9,7 @@ A batch does not wait for the pre-check of one of its leads: the other calls are
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
@@ -97,33 +98,21 @@ class NoAgentsNeeded:
         return
 
 
+@dataclass(slots=True, eq=False)
 class Batches:
-    def __init__(
-        self,
-        database: Database,
-        bus: Bus,
-        clock: Clock,
-        sender: Sender,
-        identity: str,
-        rules: Rules,
-        offset: ClockOffset,
-        precheck: RunPrecheck | None,
-        fallback: PostgresFallback,
-        slots: SlotSource,
-    ):
-        self._database = database
-        self._bus = bus
-        self._clock = clock
-        self._sender = sender
-        self._identity = identity
-        self._rules = rules
-        self._offset = offset
-        self._precheck = precheck
-        self._fallback = fallback
-        self._slots = slots
-        self._background_tasks: set[asyncio.Task[None]] = set()
-        # Attempts whose COMMIT got no reply, until they are written as not sent.
-        self._lost: list[NewAttempt] = []
+    _database: Database
+    _bus: Bus
+    _clock: Clock
+    _sender: Sender
+    _identity: str
+    _rules: Rules
+    _offset: ClockOffset
+    _precheck: RunPrecheck | None
+    _fallback: PostgresFallback
+    _slots: SlotSource
+    _background_tasks: "set[asyncio.Task[None]]" = field(default_factory=set)
+    # Attempts whose COMMIT got no reply, until they are written as not sent.
+    _lost: list[NewAttempt] = field(default_factory=list)
 
     async def dial(self, grants: Sequence[Grant]) -> int:
         """Commit and send. Returns the number of calls in flight because of it."""
