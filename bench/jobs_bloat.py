@@ -28,12 +28,12 @@ import uvloop
 from bench.platform import scaled
 from bench.report import Report, finish
 from trunkline.embedded import Engines
-from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Policy
 from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.store import database as store
 from trunkline.store import jobs as claims
 from trunkline.store.jobs import ClaimResult

@@ -49,8 +49,8 @@ from tests.support.store.server_clock import jump, make_settable
 from trunkline.embedded import Engines, postgres
 from trunkline.errors import TrunklineError
 from trunkline.jobs import Registry
-from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.mailbox import Mailboxes
 from trunkline.store import database as store
 from trunkline.store.database import Connection

@@ -26,7 +26,7 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
-from uuid import uuid4
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 import asyncpg
 import uvloop
@@ -37,12 +37,13 @@ from bench.webhooks import _child
 from trunkline.bus import router
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.bus.router import Beat, BeatRule, KnownPod
+from trunkline.bus.router import BeatRule, RouterBus
 from trunkline.embedded import Engines
 from trunkline.embedded.ports import free_port
+from trunkline.http.connections import HttpReply
+from trunkline.routing import Allocation, PodHeartbeat, RegisteredPod
 from trunkline.store.migrate import migrate
-from trunkline.telephony.http_exchange import HttpReply
-from trunkline.telephony.simulator.webhook_client import Outgoing, Timeouts, WebhookClient
+from trunkline.telephony.simulator.webhooks import Outgoing, Timeouts, WebhookClient
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 PAIRS, SLICES = max(50, round(600 * SCALE)), 15
@@ -140,9 +141,10 @@ async def _register(redis_url: str, keys: RouterKeys, count: int) -> None:
         numbers = range(first, min(first + 500, count))
         # As a pod that Postgres has just registered.
         beats = [
-            (Beat(f"pod-{n}", "boot", 1, (), False, {}), KnownPod(n + 1, "standard", True)) for n in numbers
+            (PodHeartbeat(f"pod-{n}", "boot", 1), RegisteredPod(n + 1, "standard", True)) for n in numbers
         ]
-        await asyncio.gather(*(router.heartbeat(bus, keys, beat, rule, known) for beat, known in beats))
+        pods = RouterBus(bus, keys)
+        await asyncio.gather(*(router.heartbeat(pods, beat, rule, known) for beat, known in beats))
     await bus.close()
 
 
@@ -164,19 +166,20 @@ async def _scripts(redis_url: str) -> dict[str, float]:
 
 
 async def _script_us(bus: Bus, keys: RouterKeys, in_turn: Run) -> float:
-    calls = [f"call-{n}" for n in range(TOGETHER)]
+    calls, pods = [f"call-{n}" for n in range(TOGETHER)], RouterBus(bus, keys)
     before = await _evalsha_us(bus)
     for _ in range(BLOCK):
-        await in_turn(_allocated(bus, keys, call) for call in calls)
-        await in_turn(router.release(bus, keys, call, by_pod="", ended_ttl_s=0) for call in calls)
+        await in_turn(_allocated(pods, call) for call in calls)
+        await in_turn(router.release(pods, call, by_pod="", ended_ttl_s=0) for call in calls)
     return (await _evalsha_us(bus) - before) / (2 * TOGETHER * BLOCK)
 
 
-async def _allocated(bus: Bus, keys: RouterKeys, call: str) -> None:
+async def _allocated(bus: RouterBus, call: str) -> None:
+    allocation_id = uuid5(NAMESPACE_OID, call)
     found = await router.allocate(
-        bus, keys, call, merchant_id="acme", allocation_id=call, lease_ttl_s=60, is_alone=True
+        bus, call, merchant_id="acme", allocation_id=allocation_id, lease_ttl_s=60, is_alone=True
     )
-    assert isinstance(found, router.Allocation), found
+    assert isinstance(found, Allocation), found
 
 
 async def _together(scripts: Iterable[Awaitable[object]]) -> None:

@@ -31,13 +31,13 @@ from bench.report import Report, finish
 from bench.startup import wait_ready
 from trunkline.embedded import Engines
 from trunkline.embedded.ports import free_port
+from trunkline.http.connections import HttpReply
 from trunkline.model import new_id
 from trunkline.store.migrate import migrate
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.forms import FORM
-from trunkline.telephony.http_exchange import HttpReply
-from trunkline.telephony.simulator.webhook_client import Outgoing, Timeouts, WebhookClient
-from trunkline.telephony.twilio_signature import signature
+from trunkline.telephony.simulator.webhooks import Outgoing, Timeouts, WebhookClient
+from trunkline.telephony.twilio_webhooks import signature
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 # A slice takes about a tenth of a second alone, about half a second under load; the typical one of each kind counts.

@@ -10,12 +10,12 @@ import msgspec
 import structlog
 import uvloop
 
-from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Policy
 from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.store import database as store
 from trunkline.store.database import Database
 from trunkline.store.migrate import migrate

@@ -1,5 +1,5 @@
-"""Event loops in an application's process: the running one, waiting for a stop signal, and a loop in a thread for
-background work of a synchronous process.
+"""Event loops in an application's process: the running one, waiting for a stop signal, a task that runs while there is
+work, and a loop in a thread for background work of a synchronous process.
 """
 
 import asyncio
@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -84,6 +84,39 @@ class LoopThread(Generic[T]):
 def _forked(thread: LoopThread[Any] | None) -> None:
     if thread is not None:
         thread.forked()
+
+
+class OnDemandTask:
+    """Runs `work` in a task whenever there is some, one at a time: what comes in while it runs, it does too."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str):
+        self._work = work
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Begin, unless it runs."""
+        if not self.is_running:
+            self._task = asyncio.create_task(self._work(), name=self._name)
+
+    async def idle(self) -> None:
+        """Return when it does not run."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+
+async def ends_within(timeout_s: float | None, work: Awaitable[object]) -> bool:
+    """Await this; False if it was cancelled by the timeout."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await work
+    except TimeoutError:
+        return False
+    return True
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -292,6 +292,16 @@ def where(task: "asyncio.Task[Any]") -> str:
     return line or repr(task)
 
 
+def abandon(task: "asyncio.Task[Any]", scope: HandlerScope | None) -> str:
+    """Give up a handler that was cancelled and runs on: release its resources, and leave its task behind. Returns the
+    line that it is at."""
+    place = where(task)
+    if scope is not None:
+        scope.abandon()
+    leave_behind(task)
+    return place
+
+
 def leave_behind(task: "asyncio.Task[Any]") -> None:
     """Abandon a task: nothing waits for it any more, nor does the end of the process. A reference stays until it
     ends."""

@@ -23,7 +23,7 @@ async def in_time(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
         if not task.done():
             _leave(task)
     if not task.done():
-        raise TimeoutError
+        raise TimeoutError(f"no answer within {timeout_s:g} s")
     return task.result()
 
 

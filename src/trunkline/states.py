@@ -40,6 +40,34 @@ class JobStatus(StrEnum):
     FAILED = "FAILED"
 
 
+class QueueKind(StrEnum):
+    JOBS = "jobs"
+    MAILBOXES = "mailboxes"
+
+
+class QueueStatus(StrEnum):
+    """Of a job or a mailbox, for operators of both."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    # A job that has ended, or a mailbox without pending events.
+    DONE = "done"
+    DEAD = "dead"
+
+
+JOB_STATUSES = {
+    QueueStatus.WAITING: JobStatus.PENDING,
+    QueueStatus.RUNNING: JobStatus.IN_PROGRESS,
+    QueueStatus.DONE: JobStatus.DONE,
+    QueueStatus.DEAD: JobStatus.FAILED,
+}
+MAILBOX_STATUSES = {
+    QueueStatus.WAITING: MailboxStatus.QUEUED,
+    QueueStatus.RUNNING: MailboxStatus.PROCESSING,
+    QueueStatus.DONE: MailboxStatus.IDLE,
+    QueueStatus.DEAD: MailboxStatus.DEAD,
+}
+
 A = AttemptState
 
 # A webhook may overtake the reply to the dial request, so every live state can be skipped, never revisited.

@@ -25,7 +25,7 @@ from trunkline.jobs import Jobs
 from trunkline.jobs.registry import Registry, declared
 from trunkline.jobs.service import JobConfig, JobService
 from trunkline.mailbox import Mailboxes
-from trunkline.mailbox.gauges import MailboxGauges
+from trunkline.mailbox.maintenance import MailboxGauges
 from trunkline.mailbox.stores import EventLogStore, IssueStore
 from trunkline.telemetry import metrics
 

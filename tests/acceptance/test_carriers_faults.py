@@ -11,7 +11,7 @@ from tests.support.api.asgi import AsgiClient
 from tests.support.telephony.carriers import FROM, TRAITS, open_carrier_world, open_line
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, CARRIER, World
-from trunkline.telephony.simulator import Behaviour, Faults, SimulatorConfig, plivo_language, vapi_language
+from trunkline.telephony.simulator import Behaviour, Faults, SimulatorConfig, plivo, vapi
 from trunkline.telephony.simulator.config import CarrierName
 
 NAMES = sorted(TRAITS)
@@ -85,8 +85,8 @@ async def test_two_simultaneous_calls_are_connected_to_two_pods(world: World, ca
 @pytest.mark.parametrize(
     ("carrier", "causes", "credit"),
     [
-        ("plivo", plivo_language.CAUSES, ("INSUFFICIENT_FUNDS", "Insufficient Funds", 1010)),
-        ("vapi", vapi_language.ENDED_REASONS, "call.start.error-subscription-insufficient-credits"),
+        ("plivo", plivo.CAUSES, ("INSUFFICIENT_FUNDS", "Insufficient Funds", 1010)),
+        ("vapi", vapi.ENDED_REASONS, "call.start.error-subscription-insufficient-credits"),
     ],
     ids=["plivo", "vapi"],
 )

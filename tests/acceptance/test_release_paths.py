@@ -15,6 +15,7 @@ from tests.support.telephony.carriers import FROM, open_carrier_world
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, CARRIER, TIME_SCALE, World
 from trunkline.agent.simulated import SimulatedPods
+from trunkline.bus import router as bus_router
 from trunkline.client.models import Attempt
 
 WITH_PODS = ["exotel", "plivo", "twilio"]
@@ -45,7 +46,7 @@ async def pods_are(world: World, count: int) -> None:
     """Free, as Valkey has it and as Postgres has it."""
 
     async def are() -> bool:
-        counts = await world.platform.router.pods.counts()
+        counts = await bus_router.counts(world.platform.router.bus)
         live = await world.platform.database.pool.fetchval(
             "SELECT count(*) FROM allocations WHERE ended_at IS NULL"
         )

@@ -20,7 +20,6 @@ from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, World
 from trunkline.agent import Agent, AgentSettings, Call
 from trunkline.bus import router as bus_router
-from trunkline.bus.router import Stale
 from trunkline.telemetry import metrics
 
 # Talks until somebody hangs up.
@@ -84,8 +83,8 @@ async def until_agents(world: World) -> None:
     """Valkey has been compared with Postgres and proposes the agents."""
 
     async def proposes() -> bool:
-        free = await bus_router.free_slots(world.platform.bus, world.platform.router.keys)
-        return not isinstance(free, Stale) and any(free.values())
+        free = await bus_router.free_slots(world.platform.router.bus)
+        return free is not None and any(free.values())
 
     await eventually(proposes, timeout_s=20, what="there are agents")
 

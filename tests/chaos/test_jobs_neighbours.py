@@ -5,6 +5,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -170,7 +171,7 @@ async def test_jobs_with_the_same_key_in_other_tenants_do_not_wait(world: JobWor
     tenants = [Tenant("a"), Tenant("b"), Tenant("b", "shop")]
     held, *others = tenants
 
-    async def enqueue_of(tenant: Tenant, name: str, do: str, kind: JobType[Work], **keys: str) -> UUID:
+    async def enqueue_of(tenant: Tenant, name: str, do: str, kind: JobType[Work], **keys: Any) -> UUID:
         async with world.outbox.transaction(world.database) as work:
             return (await work.enqueue(kind, Work(name, do), tenant=tenant, **keys)).id
 

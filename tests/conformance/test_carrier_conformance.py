@@ -14,18 +14,15 @@ from trunkline.telephony.carrier import (
     AlreadyOver,
     CallView,
     HangUpAsked,
-    HangUpUnavailable,
     InDoubt,
-    ListUnavailable,
-    LookUpUnavailable,
     NoSuchCall,
-    NumbersUnavailable,
     PlaceResult,
     Rejected,
     Throttled,
+    Unavailable,
 )
 from trunkline.telephony.carrier_registry import PRICES_LATER
-from trunkline.telephony.listing import whole_list
+from trunkline.telephony.http_carrier import whole_list
 from trunkline.telephony.simulator import Faults
 
 # --- a call from beginning to end
@@ -80,7 +77,7 @@ async def test_an_answered_call_is_hung_up(line: Line) -> None:
     call_id = await line.accepted("+15005551601")
     await line.until("answered")
     if not line.carrier.limits.can_hang_up:
-        assert isinstance(await line.carrier.hang_up(call_id), HangUpUnavailable)
+        assert isinstance(await line.carrier.hang_up(call_id), Unavailable)
         return
     assert isinstance(await line.carrier.hang_up(call_id, only_unanswered=True), HangUpAsked)
     seen = await line.carrier.look_up(call_id)
@@ -94,7 +91,7 @@ async def test_an_answered_call_is_hung_up(line: Line) -> None:
 async def test_a_ringing_call_is_canceled(line: Line) -> None:
     call_id = await line.accepted("+15005551701")
     if not line.carrier.limits.can_hang_up:
-        assert isinstance(await line.carrier.hang_up(call_id, only_unanswered=True), HangUpUnavailable)
+        assert isinstance(await line.carrier.hang_up(call_id, only_unanswered=True), Unavailable)
         return
     await line.until("ringing")
     assert isinstance(await line.carrier.hang_up(call_id, only_unanswered=True), HangUpAsked)
@@ -170,7 +167,7 @@ async def test_a_calls_cost_is_in_its_end_webhook_or_in_ended_calls(line: Line) 
 async def test_account_calls_ends_with_list_unavailable_while_the_list_is_down(line: Line) -> None:
     line.simulator.faults = Faults(list_down=True)
     pages = [page async for page in line.carrier.account_calls(datetime.now(UTC))]
-    assert isinstance(pages[-1], ListUnavailable)
+    assert isinstance(pages[-1], Unavailable)
 
 
 async def test_list_calls_leaves_out_calls_that_began_before_since(line: Line) -> None:
@@ -274,7 +271,7 @@ async def test_list_calls_is_unavailable_rather_than_empty_while_the_list_is_dow
     line.simulator.faults = Faults(list_down=True)
     await line.accepted("+15005551001")
     since = datetime.now(UTC) - timedelta(seconds=60)
-    assert isinstance(await line.carrier.list_calls("+15005551001", FROM, since), ListUnavailable)
+    assert isinstance(await line.carrier.list_calls("+15005551001", FROM, since), Unavailable)
 
 
 async def test_a_lagging_list_shows_the_call_later_and_a_lookup_at_once(line: Line) -> None:
@@ -291,9 +288,9 @@ async def test_an_unknown_call_and_an_unreachable_carrier_have_different_results
     unknown = "CA" + "0" * 32
     assert await line.carrier.look_up(unknown) == NoSuchCall()
     assert await line.carrier.hang_up(unknown) == NoSuchCall()
-    assert isinstance(await gone.look_up(unknown), LookUpUnavailable)
-    assert isinstance(await gone.hang_up(unknown), HangUpUnavailable)
-    assert isinstance(await gone.list_calls("+1", FROM, datetime.now(UTC)), ListUnavailable)
+    assert isinstance(await gone.look_up(unknown), Unavailable)
+    assert isinstance(await gone.hang_up(unknown), Unavailable)
+    assert isinstance(await gone.list_calls("+1", FROM, datetime.now(UTC)), Unavailable)
 
 
 # --- what the account has
@@ -308,11 +305,11 @@ async def test_own_numbers_reads_every_page(line: Line) -> None:
 async def test_own_numbers_reports_wrong_credentials_as_unauthorized(line: Line) -> None:
     wrong = replace(line.account, auth_token="not the token")
     carrier = line.another(account=wrong)
-    assert await carrier.own_numbers() == NumbersUnavailable("status 401", is_unauthorized=True)
+    assert await carrier.own_numbers() == Unavailable("status 401", is_unauthorized=True)
 
 
 async def test_own_numbers_of_an_unreachable_carrier_is_not_unauthorized(line: Line) -> None:
     await line.simulator.stop()
     found = await line.carrier.own_numbers()
-    assert isinstance(found, NumbersUnavailable)
+    assert isinstance(found, Unavailable)
     assert not found.is_unauthorized

@@ -14,19 +14,19 @@ from tests.support.router.world import StoredWorld
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 from trunkline.app import Platform
+from trunkline.bus import router as bus_router
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import RouterKeys
 from trunkline.clock import SystemClock
 from trunkline.loops.leader import LeaseTimes
-from trunkline.router.allocator import Allocated
 from trunkline.router.config import RouterConfig
 from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
 from trunkline.router.kubernetes.lease import ClusterLeadership
 from trunkline.router.kubernetes.protection import COST, EVICT, Protection
 from trunkline.router.kubernetes.reflector import Reflector
-from trunkline.router.kubernetes.source import KubernetesSource
 from trunkline.router.pool_manager import PoolManager
-from trunkline.router.sources import HeartbeatSource, PodSource
+from trunkline.router.sources import HeartbeatSource, KubernetesSource, PodSource
+from trunkline.routing import Allocation
 from trunkline.settings import load_settings
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
@@ -167,7 +167,7 @@ async def stage(
     )
     keys = RouterKeys(key_prefix)
     world = StoredWorld(bus, keys, database, config)
-    heartbeats = HeartbeatSource(bus, keys, RouterConfig())
+    heartbeats = HeartbeatSource(world.router_bus, RouterConfig())
     source: PodSource = heartbeats
     land: Land = HeartbeatLand(world, heartbeats)
     watching: asyncio.Task[None] | None = None
@@ -184,7 +184,8 @@ async def stage(
     told = Told()
     leading = Leading()
     manager = PoolManager(
-        bus, keys, config, source, leading, SystemClock(), database, is_over=_nobody_knows, alarms=told,
+        world.router_bus, config, source, leading, SystemClock(), database, is_over=_nobody_knows,
+        alarm=told.alarm,
     )  # fmt: skip
     await manager.run_once()
     yield Stage(world, land, manager, leading, told.vanished_counts)
@@ -459,7 +460,7 @@ async def test_a_pod_with_a_live_call_is_annotated_against_eviction_and_scale_do
     await world.allocate("call-1")
     reflector = Reflector(cluster.api, cluster.namespace, "app=voice-agent")
     await reflector.list_all()
-    protection = Protection(cluster.api, reflector, world.face, Leading(), cluster.namespace)
+    protection = Protection(cluster.api, reflector, world.router_bus, Leading(), cluster.namespace)
 
     assert await protection.run_once() == 1
     assert await cluster.annotations("agent-0") == {COST: "1000", EVICT: "false"}
@@ -492,13 +493,13 @@ async def test_the_platform_reads_pods_from_the_cluster_and_leads_by_its_lease(
     async with Platform.open(settings) as platform:
 
         async def has_pod() -> bool:
-            counts = await platform.router.pods.counts()
+            counts = await bus_router.counts(platform.router.bus)
             return [(pool.tier, pool.room) for pool in counts.pools] == [("standard", 1)]
 
         await eventually(has_pod, timeout_s=30)
         assert platform.router.manager.is_leader
         answer = await platform.router.allocator.allocate("call-1")
-        assert isinstance(answer, Allocated)
+        assert isinstance(answer, Allocation)
         assert answer.pod == "agent-0"
 
         async def is_protected() -> bool:

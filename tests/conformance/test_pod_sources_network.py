@@ -25,9 +25,8 @@ from trunkline.crashpoint import EXIT_STATUS
 from trunkline.router.config import RouterConfig
 from trunkline.router.kubernetes.api import ApiResponse, ClusterApi, ClusterUnavailable
 from trunkline.router.kubernetes.reflector import Reflector
-from trunkline.router.kubernetes.source import KubernetesSource
 from trunkline.router.pool_manager import PoolManager
-from trunkline.router.sources import HeartbeatSource
+from trunkline.router.sources import HeartbeatSource, KubernetesSource
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
 
@@ -97,7 +96,7 @@ async def managed(cluster: Cluster, bus: Bus, database: Database, key_prefix: st
         cleanup_interval_s=0.2,
         by_heartbeat=False,
     )
-    keys, told = RouterKeys(key_prefix), Told()
+    world, told = StoredWorld(bus, RouterKeys(key_prefix), database, config), Told()
 
     async def nobody_knows(_call: str) -> bool | None:
         return None
@@ -105,15 +104,13 @@ async def managed(cluster: Cluster, bus: Bus, database: Database, key_prefix: st
     async with TcpProxy("127.0.0.1", cluster.server.port) as proxy:
         api = Observed(cluster, proxy.port)
         reflector = Reflector(api, cluster.namespace, "app=voice-agent", watch_s=1)
-        source = KubernetesSource(reflector, HeartbeatSource(bus, keys, config))
+        source = KubernetesSource(reflector, HeartbeatSource(world.router_bus, config))
         manager = PoolManager(
-            bus, keys, config, source, NeverEnds(), SystemClock(), database,
-            is_over=nobody_knows, alarms=told, interval_s=0.05,
+            world.router_bus, config, source, NeverEnds(), SystemClock(), database,
+            is_over=nobody_knows, alarm=told.alarm, interval_s=0.05,
         )  # fmt: skip
         loops = [asyncio.create_task(loop.run()) for loop in (reflector, manager)]
-        yield Managed(
-            cluster, proxy, api, reflector, StoredWorld(bus, keys, database, config), told.vanished_counts
-        )
+        yield Managed(cluster, proxy, api, reflector, world, told.vanished_counts)
         for loop in loops:
             loop.cancel()
         await asyncio.wait(loops)

@@ -13,7 +13,7 @@ from twilio.request_validator import RequestValidator  # type: ignore[import-unt
 
 from trunkline.agent.answers import AnswerRoutes, AnswerSettings, answer_url
 from trunkline.client import PodAllocation, RolloutFlags
-from trunkline.telephony.plivo_signature import signature_v2, signature_v3
+from trunkline.telephony.plivo_webhooks import signature_v2, signature_v3
 
 OWN = "https://agent.example.com"
 SETTINGS = AnswerSettings(

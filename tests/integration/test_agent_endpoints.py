@@ -15,7 +15,7 @@ from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps
 from trunkline.api.store import Store
 from trunkline.clock import SystemClock
-from trunkline.router.call_tokens import CallKeys
+from trunkline.router.tokens import CallKeys
 from trunkline.store.database import Database
 from trunkline.telemetry import metrics
 

@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
 from trunkline.model import Slot, new_id
-from trunkline.store import allocations, attempts, resumptions
-from trunkline.store.allocations import Allocation, AllocationRequest, Release, Unallocated
+from trunkline.routing import Allocation, EndedAllocation, Unallocated
+from trunkline.store import allocations, attempts
+from trunkline.store.allocations import AllocationRequest, Release
 from trunkline.store.group_commit import GroupCommit
 from trunkline.value import replace
 
@@ -95,7 +96,7 @@ async def test_concurrent_calls_get_different_pods(dialing: Dialing) -> None:
         await dialing.pod(f"va-{n}")
     pods = await asyncio.gather(*(pod_of(dialing, f"CA{n}") for n in range(6)))
     assert len(set(pods)) == 6
-    assert await allocate(dialing, "CA7") == Unallocated("none")
+    assert await allocate(dialing, "CA7") == Unallocated("busy")
     assert await dialing.value("SELECT count(*) FROM allocations") == 6, "who does not wait leaves no row"
 
 
@@ -111,13 +112,13 @@ async def test_tiers_are_searched_in_order(dialing: Dialing) -> None:
     await dialing.pod("gold-0", tier="gold")
     await dialing.pod("private-0", tier="merchant:another")
     assert [await pod_of(dialing, f"CA{n}") for n in range(2)] == ["gold-0", "standard-0"]
-    assert await allocate(dialing, "CA9") == Unallocated("none")
+    assert await allocate(dialing, "CA9") == Unallocated("busy")
 
 
 async def test_a_shared_pod_takes_calls_up_to_calls_max(dialing: Dialing) -> None:
     await dialing.pod("va-0", calls_max=2)
     assert [await pod_of(dialing, f"CA{n}") for n in range(2)] == ["va-0", "va-0"]
-    assert await allocate(dialing, "CA9") == Unallocated("none")
+    assert await allocate(dialing, "CA9") == Unallocated("busy")
 
 
 async def test_an_ended_call_gets_no_pod_again(dialing: Dialing) -> None:
@@ -240,19 +241,17 @@ async def test_race_an_intent_in_flight_keeps_its_slot_and_the_caller_gets_anoth
 
 
 async def test_waiting_calls_are_served_oldest_first(dialing: Dialing) -> None:
-    assert await allocate(dialing, "CA1", wait_max_s=30) == Unallocated("waits", 0)
-    assert await allocate(dialing, "CA2", wait_max_s=30) == Unallocated("waits", 1)
+    assert await allocate(dialing, "CA1", wait_max_s=30) == Unallocated("hold", 0)
+    assert await allocate(dialing, "CA2", wait_max_s=30) == Unallocated("hold", 1)
     await dialing.pod("va-0")
-    assert await allocate(dialing, "CA2", wait_max_s=30) == Unallocated("waits", 1)
+    assert await allocate(dialing, "CA2", wait_max_s=30) == Unallocated("hold", 1)
     assert isinstance(await allocate(dialing, "CA1", wait_max_s=30), Allocation)
 
 
 async def test_a_free_pod_is_not_reserved_for_waiters_of_other_tiers(dialing: Dialing) -> None:
-    assert await allocate(dialing, "CA1", wait_max_s=30, tiers=("standard",)) == Unallocated("waits", 0)
-    assert await allocate(dialing, "CA2", wait_max_s=30, tiers=("merchant:x",)) == Unallocated("waits", 0)
-    assert await allocate(dialing, "CA3", wait_max_s=30, tiers=("gold", "standard")) == Unallocated(
-        "waits", 1
-    )
+    assert await allocate(dialing, "CA1", wait_max_s=30, tiers=("standard",)) == Unallocated("hold", 0)
+    assert await allocate(dialing, "CA2", wait_max_s=30, tiers=("merchant:x",)) == Unallocated("hold", 0)
+    assert await allocate(dialing, "CA3", wait_max_s=30, tiers=("gold", "standard")) == Unallocated("hold", 1)
     await dialing.pod("gold-0", tier="gold")
     await dialing.pod("gold-1", tier="gold")
     found = await allocate(dialing, "CA4", tiers=("gold",))
@@ -274,7 +273,7 @@ async def test_each_waiter_is_left_one_slot_whichever_tiers_it_waits_in(dialing:
     await allocate(dialing, "CA3", wait_max_s=30, tiers=("gold", "standard"))
     for name, tier in (("gold-0", "gold"), ("gold-1", "gold"), ("standard-0", "standard")):
         await dialing.pod(name, tier=tier)
-    assert await allocate(dialing, "CA4") == Unallocated("none"), "three wait for these three"
+    assert await allocate(dialing, "CA4") == Unallocated("busy"), "three wait for these three"
     await dialing.pod("basic-0", tier="basic")
     assert await pod_of(dialing, "CA4") == "basic-0"
     for call, tiers in (("CA3", ("gold", "standard")), ("CA2", ("gold",)), ("CA1", ("gold", "standard"))):
@@ -291,7 +290,7 @@ async def test_a_waiter_that_stopped_polling_delays_no_other_call(dialing: Diali
 async def test_a_waiter_past_its_maximum_wait_gets_none_and_leaves_no_row(dialing: Dialing) -> None:
     await allocate(dialing, "CA1", wait_max_s=30)
     await dialing.run("UPDATE allocations SET asked_at = asked_at - interval '31 seconds'")
-    assert await allocate(dialing, "CA1", wait_max_s=30) == Unallocated("none")
+    assert await allocate(dialing, "CA1", wait_max_s=30) == Unallocated("busy")
     assert await dialing.value("SELECT count(*) FROM allocations") == 0
 
 
@@ -308,7 +307,7 @@ async def test_a_late_note_of_an_ended_attempt_is_written_as_ended(dialing: Dial
     attempt = await dialing.kept("+12125550001", slot)
     await dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", attempt)
     async with dialing.database.connection() as conn:
-        await allocations.note(conn, attempt, "CA1", has_attempt=True, merchant_id="m", slot=slot)
+        await allocations.note(conn, Allocation(attempt, "CA1", slot, "m"), has_attempt=True)
     assert await dialing.value("SELECT ended_at IS NOT NULL FROM allocations WHERE id = $1", attempt)
 
 
@@ -317,7 +316,7 @@ async def test_a_late_note_on_a_taken_slot_is_written_without_a_pod(dialing: Dia
     await dialing.kept("+12125550001", slot)
     noted = new_id()
     async with dialing.database.connection() as conn:
-        is_free = await allocations.note(conn, noted, "CA9", has_attempt=False, merchant_id="m", slot=slot)
+        is_free = await allocations.note(conn, Allocation(noted, "CA9", slot, "m"), has_attempt=False)
     found = await dialing.row("SELECT * FROM allocations WHERE id = $1", noted)
     assert (is_free, found["pod"], found["call"], found["ended_at"]) == (False, None, "CA9", None)
 
@@ -393,7 +392,7 @@ async def test_a_pod_that_missed_two_calls_comes_last_and_gets_one_call_at_a_tim
     await dialing.run("UPDATE pods SET missed = 2, missed_at = clock_timestamp()")
     await dialing.pod("va-0")
     assert [await pod_of(dialing, f"CA{n}") for n in range(2)] == ["va-0", "broken-0"]
-    assert await allocate(dialing, "CA9") == Unallocated("none")
+    assert await allocate(dialing, "CA9") == Unallocated("busy")
 
 
 async def test_a_pod_that_missed_two_calls_takes_a_reservation_only_after_30_seconds(
@@ -416,7 +415,7 @@ async def test_only_calls_that_the_pods_agent_never_joined_count_as_missed(diali
             await dialing.run("UPDATE allocations SET joined_at = clock_timestamp() WHERE id = $1", attempt)
         async with dialing.database.connection() as conn:
             assert isinstance(
-                await resumptions.resume(conn, attempt, call, 0, turn_max=2), resumptions.LostAgent
+                await allocations.resume(conn, attempt, call, 0, turn_max=2), allocations.LostAgent
             )
     rows = await dialing.database.pool.fetch("SELECT name, missed FROM pods ORDER BY name")
     assert [tuple(row) for row in rows] == [("va-0", 0), ("va-1", 1)]
@@ -427,9 +426,9 @@ async def test_a_call_that_lost_its_pod_and_finds_no_other_keeps_its_row(dialing
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
     assert await begin(dialing, attempt, "CA1")
     async with dialing.database.connection() as conn:
-        await resumptions.resume(conn, attempt, "CA1", 0, turn_max=2)
+        await allocations.resume(conn, attempt, "CA1", 0, turn_max=2)
     await dialing.run("DELETE FROM pods")
-    assert await allocate(dialing, "CA1", attempt) == Unallocated("none")
+    assert await allocate(dialing, "CA1", attempt) == Unallocated("busy")
     async with dialing.database.transaction() as tx:
         found = (await attempts.lock(tx, [attempt]))[attempt]
     assert found.allocation is not None
@@ -444,12 +443,12 @@ async def test_a_call_that_lost_its_agent_prefers_a_pod_with_a_later_heartbeat(d
     for n in range(1, 8):
         await dialing.pod(f"va-{n}")
     async with dialing.database.connection() as conn:
-        await resumptions.resume(conn, attempt, "CA1", 0, turn_max=2)
+        await allocations.resume(conn, attempt, "CA1", 0, turn_max=2)
         await dialing.run("UPDATE pods SET heard_at = clock_timestamp() - interval '1 second'")
         assert isinstance(await allocate(dialing, "CA1", attempt), Allocation), "nobody was heard since: any"
         await dialing.run("UPDATE pods SET heard_at = clock_timestamp() WHERE name = 'va-5'")
         await dialing.run("UPDATE allocations SET pod = NULL, slot = NULL, incarnation = NULL")
-        await resumptions.resume(conn, attempt, "CA1", 1, turn_max=2)
+        await allocations.resume(conn, attempt, "CA1", 1, turn_max=2)
     assert await pod_of(dialing, "CA1", attempt) == "va-5"
 
 
@@ -458,7 +457,7 @@ async def lose_two_agents(dialing: Dialing) -> UUID:
     assert await begin(dialing, attempt, "CA1")
     async with dialing.database.connection() as conn:
         for turn in range(2):
-            await resumptions.resume(conn, attempt, "CA1", turn, turn_max=2)
+            await allocations.resume(conn, attempt, "CA1", turn, turn_max=2)
     return attempt
 
 
@@ -467,7 +466,7 @@ async def test_a_call_that_lost_two_agents_waits_for_a_pods_next_heartbeat(diali
     await dialing.pod("dead")
     await dialing.pod("alive")
     attempt = await lose_two_agents(dialing)
-    assert await allocate(dialing, "CA1", attempt, wait_max_s=10) == Unallocated("waits")
+    assert await allocate(dialing, "CA1", attempt, wait_max_s=10) == Unallocated("hold")
     await dialing.run("UPDATE pods SET heard_at = clock_timestamp() WHERE name = 'alive'")
     found = await allocate(dialing, "CA1", attempt, wait_max_s=10)
     assert isinstance(found, Allocation)
@@ -478,7 +477,7 @@ async def test_a_call_that_lost_two_agents_stops_waiting_for_slow_heartbeats(dia
     await dialing.pod("va-1")
     await dialing.run("UPDATE pods SET interval_s = 30")
     attempt = await lose_two_agents(dialing)
-    assert await allocate(dialing, "CA1", attempt, wait_max_s=10) == Unallocated("waits")
+    assert await allocate(dialing, "CA1", attempt, wait_max_s=10) == Unallocated("hold")
     await dialing.run("UPDATE allocations SET asked_at = asked_at - interval '3 seconds'")
     found = await allocate(dialing, "CA1", attempt, wait_max_s=10)
     assert isinstance(found, Allocation)
@@ -550,7 +549,7 @@ async def test_a_release_does_not_wait_for_the_row_lock_of_another_call(dialing:
             *(group.ask(Release(f"CA{n}", new_id())) for n in range(2)), return_exceptions=True
         )
     assert isinstance(found[0], asyncpg.LockNotAvailableError)
-    assert isinstance(found[1], allocations.ReleasedAllocation)
+    assert isinstance(found[1], EndedAllocation)
     assert found[1].pod == "va-1"
 
 

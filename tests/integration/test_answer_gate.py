@@ -14,19 +14,20 @@ from tests.support.faults.proxy import TcpProxy
 from tests.support.waiting import eventually
 from trunkline.bus.keys import RouterKeys
 from trunkline.bus.pipe import Word
+from trunkline.bus.router import RouterBus
 from trunkline.bus.scripts import Script
 from trunkline.clock import SystemClock
 from trunkline.dispatch import late_facts
-from trunkline.dispatch.policy_cache import Abandonment, Policies
+from trunkline.dispatch.policy_cache import Policies
 from trunkline.errors import BusUnavailable
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocation_notes import AllocationNotes
-from trunkline.router.allocator import Allocated, Allocator, GivenUp, MustHangUp, NoneFree, PodWait
+from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
-from trunkline.router.connector import CallToConnect, Connector, ExternalAgents, OverdialledCall
-from trunkline.router.resumption import Resumer
-from trunkline.router.streams import StreamKeys
+from trunkline.router.connector import CallToConnect, Connector, Stream
+from trunkline.router.tokens import CallKeys, StreamKeys
+from trunkline.routing import Allocation, Unallocated, WhyUnallocated
 from trunkline.store import database as store_database
 from trunkline.telephony.carrier import ReservedAgent
 
@@ -56,7 +57,7 @@ class Gate:
 
     async def pod_for(self, attempt: UUID, call: str = "CA1", agent: ReservedAgent | None = None) -> str:
         found = await self.ask(attempt, call, agent)
-        assert isinstance(found, Allocated), found
+        assert isinstance(found, Allocation), found
         return found.pod
 
 
@@ -71,13 +72,11 @@ async def open_gate(
         database = await store_database.connect(way.url, pool_size=3)
         notes, addresses = AllocationNotes(database), PodAddresses(dialing.database)
         config = RouterConfig(hold_max_s=hold_max_s)
-        secrets = StreamKeys.from_secrets(["a secret"])
-        keys = RouterKeys("voice")
-        allocator = Allocator(NoValkey(), keys, secrets, config, database, notes)
-        resumer = Resumer(allocator, NoValkey(), keys, database)
+        allocator = Allocator(RouterBus(NoValkey(), RouterKeys("voice")), config, database, notes)
         connector = Connector(
-            allocator, addresses, database, SystemClock(), resumer, are_agents_elsewhere=elsewhere
-        )
+            allocator, addresses, StreamKeys.from_secrets(["a secret"]), CallKeys.from_secrets(["a secret"]),
+            database, SystemClock(), Policies().on_abandonment, are_agents_elsewhere=elsewhere,
+        )  # fmt: skip
         try:
             yield Gate(dialing, connector, allocator, notes, addresses, way)
         finally:
@@ -94,19 +93,18 @@ async def gate(database_url: str) -> AsyncIterator[Gate]:
 async def test_a_call_with_a_reservation_gets_the_same_pod_at_every_answer_request(gate: Gate) -> None:
     attempt = await gate.dialing.kept("+12125550001", await gate.dialing.pod("va-0"))
     await gate.dialing.pod("va-1")
-    found = [await gate.ask(attempt) for _ in range(3)]
-    assert {(each.pod, each.token) for each in found if isinstance(each, Allocated)} == {
-        ("va-0", found[0].token)  # type: ignore[attr-defined]
-    }
-    assert isinstance(found[0], Allocated)
-    assert found[0].ws_url == "ws://va-0.example.com/ws/pod/va-0/CA1"
+    call = CallToConnect("CA1", attempt, is_dialled=True)
+    found = [await gate.connector.find_stream(call) for _ in range(3)]
+    assert isinstance(found[0], Stream)
+    assert found == [found[0]] * 3
+    assert found[0].url == "ws://va-0.example.com/ws/pod/va-0/CA1"
 
 
 async def test_another_call_under_the_attempt_is_hung_up(gate: Gate) -> None:
     attempt = await gate.dialing.kept("+12125550001", await gate.dialing.pod("va-0"))
     await gate.dialing.pod("va-1")
     await gate.pod_for(attempt, "CA1")
-    assert await gate.ask(attempt, "CA2") == MustHangUp("taken")
+    assert await gate.ask(attempt, "CA2") == Unallocated("taken")
 
 
 async def test_a_call_whose_pod_was_lost_while_it_rang_gets_another(gate: Gate) -> None:
@@ -118,7 +116,7 @@ async def test_a_call_whose_pod_was_lost_while_it_rang_gets_another(gate: Gate) 
 
 async def test_a_call_dialled_without_a_reservation_gets_a_free_pod(gate: Gate) -> None:
     attempt = await gate.dialing.attempt("+12125550001", state="ringing")
-    assert await gate.ask(attempt) == NoneFree()
+    assert await gate.ask(attempt) == Unallocated("busy")
     await gate.dialing.pod("va-0")
     assert await gate.pod_for(attempt) == "va-0"
 
@@ -134,11 +132,9 @@ async def test_an_overdialled_call_without_a_free_agent_is_reported_as_such(
             CallingPolicy(abandon_message="{caller}: call {number}.", abandon_threshold_s=3)
         )
         found = await gate.ask(attempt)
-        assert isinstance(found, OverdialledCall)
-        assert found.may_wait == (hold_max_s > 0)
-        async with gate.dialing.database.connection() as conn:
-            told = await Policies().on_abandonment(conn, found.owner)
-        assert told == Abandonment("m: call 1 4 1 5 5 5 5 0 0 0 0.", 3)
+        why: WhyUnallocated = "hold" if hold_max_s > 0 else "busy"
+        told = "m: call 1 4 1 5 5 5 5 0 0 0 0."
+        assert found == Unallocated(why, message=told, wait_max_s=3)
         await gate.dialing.pod("va-0")
         assert await gate.pod_for(attempt) == "va-0"
 
@@ -153,7 +149,7 @@ async def test_an_overdialled_call_without_a_free_agent_is_reported_as_such(
 )
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_race_1_25_a_call_with_a_hang_up_order_is_hung_up_at_its_answer(
-    gate: Gate, change: str, reason: str, is_kept: bool
+    gate: Gate, change: str, reason: WhyUnallocated, is_kept: bool
 ) -> None:
     slot = await gate.dialing.pod("va-0")
     if is_kept:
@@ -161,13 +157,13 @@ async def test_race_1_25_a_call_with_a_hang_up_order_is_hung_up_at_its_answer(
     else:
         attempt = await gate.dialing.attempt("+12125550001", state="ringing")
     await gate.dialing.run(change)
-    assert await gate.ask(attempt) == MustHangUp(reason)
+    assert await gate.ask(attempt) == Unallocated(reason)
 
 
 async def test_a_call_waits_for_an_agent_where_hold_is_allowed(database_url: str) -> None:
     async with open_gate(database_url, hold_max_s=30) as gate:
         attempt = await gate.dialing.attempt("+12125550001", state="ringing")
-        assert await gate.ask(attempt) == PodWait(0, 1)
+        assert await gate.ask(attempt) == Unallocated("hold", 0)
         await gate.dialing.pod("va-0")
         assert await gate.pod_for(attempt) == "va-0"
 
@@ -175,14 +171,14 @@ async def test_a_call_waits_for_an_agent_where_hold_is_allowed(database_url: str
 async def test_a_call_of_external_agents_makes_no_allocation(database_url: str) -> None:
     async with open_gate(database_url, elsewhere=True, hold_max_s=30) as gate:
         attempt = await gate.dialing.attempt("+12125550001", state="ringing")
-        assert await gate.ask(attempt) == ExternalAgents()
+        assert await gate.ask(attempt) == Unallocated("elsewhere")
         assert await gate.dialing.value("SELECT count(*) FROM allocations") == 0
 
 
 async def test_a_merchant_with_external_agents_gets_no_pod_of_ours(gate: Gate) -> None:
     attempt = await gate.dialing.attempt("+12125550001", state="ringing")
     await gate.dialing.run("UPDATE merchants SET agents = 'elsewhere'")
-    assert await gate.ask(attempt) == ExternalAgents()
+    assert await gate.ask(attempt) == Unallocated("elsewhere")
 
 
 # --- a call that was written off
@@ -197,7 +193,7 @@ async def test_a_written_off_call_is_reattached_and_then_connected(gate: Gate, s
     )
     finished = "FINISHED', outcome = 'UNKNOWN', finished_at = now()" if state == "unknown" else "BACKLOG'"
     await dialing.run(f"UPDATE leads SET status = '{finished}")
-    assert await gate.ask(attempt) == GivenUp()
+    assert await gate.ask(attempt) == Unallocated("given_up")
     assert await late_facts.reattach(dialing.database, attempt, "CA1")
     assert await dialing.state_of(attempt) == "answered"
     assert await dialing.value("SELECT subject FROM alarms WHERE name = 'late_fact'") == "adopted"
@@ -220,7 +216,7 @@ async def test_race_a_reattachment_yields_to_a_newer_attempt(gate: Gate) -> None
     adopting = await dialing.blocked(late_facts.reattach(dialing.database, attempt, "CA1"))
     await dialing.commit(newer)
     assert await adopting is False
-    assert await gate.ask(attempt) == MustHangUp("superseded")
+    assert await gate.ask(attempt) == Unallocated("superseded")
 
 
 # --- without Postgres
@@ -256,7 +252,7 @@ async def test_without_both_engines_and_a_pod_in_the_url_availability_is_unknown
     attempt = await gate.dialing.attempt("+12125550001", state="ringing")
     gate.way.refuse()
     gate.way.cut()
-    assert await gate.ask(attempt, agent=agent) == NoneFree(is_known=False)
+    assert await gate.ask(attempt, agent=agent) == Unallocated("unknown")
 
 
 async def test_a_hanging_postgres_is_passed_over_after_three_silent_answers(gate: Gate) -> None:

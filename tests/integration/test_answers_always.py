@@ -15,10 +15,9 @@ from tests.integration.test_webhooks import ENDED, post, stream_url
 from tests.support.api.webhooks import KEYS, SECRET, Door, count, open_door
 from tests.support.faults.proxy import TcpProxy
 from trunkline.dispatch import late_facts
-from trunkline.dispatch.policy_cache import Policies
 from trunkline.errors import StoreUnavailable
-from trunkline.router.call_tokens import CallKeys
-from trunkline.router.stream_finder import NoStream, StreamFinder
+from trunkline.http.carrier_session import basic
+from trunkline.routing import Unallocated, WhyUnallocated
 from trunkline.store import accounts as store_accounts
 from trunkline.store.accounts import NewAccount
 from trunkline.telemetry import metrics
@@ -28,7 +27,6 @@ from trunkline.telephony.callbacks import basic_password, callback_url, fallback
 from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.credentials import Vault
-from trunkline.telephony.session import basic
 
 ANSWERED = {"CallSid": "CA1", "CallStatus": "in-progress", "To": "+14155550123", "From": "+14155550100"}
 RINGING = {**ANSWERED, "CallStatus": "ringing", "Direction": "inbound"}
@@ -150,9 +148,9 @@ async def test_the_document_does_not_wait_for_its_event_which_is_written_when_po
 
 async def test_a_call_held_and_then_refused_records_that_no_agent_joined(door: Door) -> None:
     url = door.callback("twilio", "answer", uuid4())
-    door.stream = NoStream("hold")
+    door.stream = Unallocated("hold")
     await post(door, url, ANSWERED)
-    door.stream = NoStream("busy")
+    door.stream = Unallocated("busy")
     await post(door, url, ANSWERED)
     assert await door.events() == ["answered", "answered"]
     async with door.database.connection() as conn:
@@ -165,7 +163,7 @@ async def test_a_call_sent_to_the_fallback_url_records_an_external_agent(
 ) -> None:
     fallback = AnswerFallback("https://other.example.com/answer")
     async with open_door(database_url, redis_url, key_prefix, fallback=fallback) as door:
-        door.stream = NoStream("busy")
+        door.stream = Unallocated("busy")
         await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
         await door.events()
         async with door.database.connection() as conn:
@@ -175,7 +173,7 @@ async def test_a_call_sent_to_the_fallback_url_records_an_external_agent(
 async def test_an_overdialled_call_is_held_once_and_then_hears_the_abandon_message(door: Door) -> None:
     """It holds once, for a second; then it hears the policy's message in place of the fallback's."""
     attempt = uuid4()
-    door.stream = NoStream("hold", "Acme called.", 2.0)
+    door.stream = Unallocated("hold", message="Acme called.", wait_max_s=2.0)
     _, held = await post(door, door.callback("twilio", "answer", attempt), ANSWERED)
     assert b"<Redirect" in held
     again = callback_url(door.public_url, "twilio", "answer", attempt, KEYS, "default", held=1)
@@ -306,11 +304,11 @@ async def store(door: Door, vault: Vault, name: str, credentials: dict[str, str]
 
 @pytest.mark.parametrize("why", ["hold", "unknown"])
 async def test_the_hold_count_in_the_url_ends_the_wait_without_an_engine(
-    database_url: str, redis_url: str, key_prefix: str, why: str
+    database_url: str, redis_url: str, key_prefix: str, why: WhyUnallocated
 ) -> None:
     """How often the call was on hold stands in its URL, signed."""
     async with open_door(database_url, redis_url, key_prefix, hold_max_s=2) as door:
-        door.stream = NoStream(why)
+        door.stream = Unallocated(why)
         url, holds = door.callback("twilio", "answer", uuid4()), 0
         while b"<Redirect" in (body := (await post(door, url, ANSWERED))[1]):
             holds += 1
@@ -325,7 +323,7 @@ async def test_a_call_of_external_agents_gets_the_fallback_url_and_counts_as_joi
 ) -> None:
     fallback = AnswerFallback("https://agents.example.com/twiml", "nobody is here")
     async with open_door(database_url, redis_url, key_prefix, fallback=fallback) as door:
-        door.stream = NoStream("elsewhere")
+        door.stream = Unallocated("elsewhere")
         _, body = await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
         assert b"https://agents.example.com/twiml" in body
         assert await door.events() == ["answered"]
@@ -340,7 +338,7 @@ async def test_a_carrier_that_cannot_hold_gets_the_fallback_at_once_and_it_is_re
     """Exotel's applet requests once: waiting would be a 503 without another request."""
     other = AnswerFallback("wss://other.example.com/agent")
     async with open_door(database_url, redis_url, key_prefix, fallback=other, hold_max_s=60) as door:
-        door.stream = NoStream("hold")
+        door.stream = Unallocated("hold")
         asked = {"CallSid": "1", "CustomField": signed_attempt(uuid4(), "exotel", KEYS)}
         url = f"{door.here(door.callback('exotel', 'answer', None))}&{urlencode(asked)}"
         password = basic("trunkline", basic_password("exotel", "default", KEYS.keys[0]))
@@ -378,14 +376,7 @@ async def test_a_call_that_reappears_for_a_finished_lead_gets_the_hang_up_docume
             reattach=partial(late_facts.reattach, gate.dialing.database),
         ) as door,
     ):
-        finder = StreamFinder(
-            gate.connector,
-            gate.addresses,
-            CallKeys.from_secrets([SECRET]),
-            gate.dialing.database,
-            Policies().on_abandonment,
-        )
-        door.finder = finder.find
+        door.finder = gate.connector.find_stream
         dialing = gate.dialing
         attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
         await dialing.run(

@@ -25,10 +25,10 @@ from tests.support.waiting import eventually
 from trunkline.errors import MigrationError, StoreUnavailable
 from trunkline.handlers import in_thread
 from trunkline.jobs import Jobs, JobType, NotInTransaction, PayloadRefused, Policy, Run, UnknownJobType, job
-from trunkline.jobs.poller import PollLimits
 from trunkline.jobs.recurring import Recurring
 from trunkline.jobs.registry import Registry, declared
 from trunkline.jobs.service import JobConfig, JobService
+from trunkline.jobs.worker import PollLimits
 from trunkline.mailbox import BadEvent, Mailbox, Mailboxes, mailbox
 from trunkline.telemetry import metrics
 

@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.waiting import eventually
 from trunkline.jobs import Failed, Jobs, JobType, Outcome, Policy, Run
-from trunkline.jobs.poller import PollLimits
 from trunkline.jobs.service import JobConfig
+from trunkline.jobs.worker import PollLimits
 from trunkline.mailbox import BadEvent, Done, FailureRule, Mailbox, Mailboxes, MailboxHandler, Parked, mailbox
-from trunkline.mailbox.gauges import MailboxGauges
+from trunkline.mailbox.maintenance import MailboxGauges
 from trunkline.telemetry import metrics
 
 # Nothing is found by looking at everything: what runs was woken.

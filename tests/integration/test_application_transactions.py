@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 from tests.support.waiting import eventually
 from trunkline.errors import MigrationError
 from trunkline.jobs import Jobs, JobType, NotInTransaction, Policy
-from trunkline.jobs.poller import PollLimits
 from trunkline.jobs.service import JobConfig
+from trunkline.jobs.worker import PollLimits
 from trunkline.mailbox import Mailbox, Mailboxes, mailbox, new_event
 
 # Nothing is found by looking, unless a test asks for it.

@@ -111,7 +111,7 @@ async def test_clear_alarm_never_call_and_reminders_change_take_effect(run: Run,
 
 GROUPS = {
     "campaigns": "list", "control": "show", "jobs": "list", "keys": "list", "leads": "list", "mailbox": "summary",
-    "merchants": "list", "numbers": "list", "pods": "list", "pools": "list", "reminders": "list",
+    "merchants": "list", "numbers": "list", "pods": "list", "pools": "list", "queues": "list", "reminders": "list",
 }  # fmt: skip
 
 

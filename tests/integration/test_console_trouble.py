@@ -19,7 +19,6 @@ from tests.support.console.world import (
 )
 from tests.support.faults.proxy import TcpProxy
 from trunkline.api.deps import HealthProbe
-from trunkline.bus.server_time import server_time_s
 from trunkline.console import layout
 from trunkline.console.sitemap import PAGES
 
@@ -54,7 +53,7 @@ async def opened(database_url: str, router: Router) -> AsyncIterator[ConsoleWorl
 
     probes = {
         "postgres": HealthProbe(ask_postgres, required=True),
-        "valkey": HealthProbe(lambda: server_time_s(router.bus), required=False),
+        "valkey": HealthProbe(lambda: router.bus.server_time_s(), required=False),
     }
     async with open_console(database_url, router=router, probes=probes) as world:
         yield world

@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 from trunkline.model import new_id
 from trunkline.store import attempts
 from trunkline.store.database import Connection
-from trunkline.telephony.carrier import CallOrder, CallView, InDoubt, ListResult, ListUnavailable
+from trunkline.telephony.carrier import CallOrder, CallView, InDoubt, ListResult, Unavailable
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ async def test_race_1_10_an_unknown_call_is_not_dialled_again_and_holds_its_chan
 ) -> None:
     lead = await stage.dialing.lead(max_attempts=3)
     order = await in_doubt(stage, lead)
-    stage.carrier.calls = ListUnavailable("down")
+    stage.carrier.calls = Unavailable("down")
     await asked(stage, order.attempt_id, until_final=True)
     attempt, row = await stage.attempt(lead), await stage.lead(lead)
     assert (attempt["state"], attempt["holds_channel"]) == ("unknown", True)

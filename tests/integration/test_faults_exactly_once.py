@@ -27,9 +27,9 @@ from trunkline.telephony.carrier import (
     CallOrder,
     CallView,
     InDoubt,
-    LookUpUnavailable,
     PlaceResult,
     Rejected,
+    Unavailable,
 )
 
 
@@ -204,7 +204,7 @@ async def test_fault_21_no_call_is_closed_by_time_alone(stage: Stage) -> None:
     (order,) = stage.carrier.orders
     await stage.told(order.attempt_id, "answered")
     call_id = f"CA-{order.attempt_id}"
-    for said in (LookUpUnavailable("down"), as_listed(order)):
+    for said in (Unavailable("down"), as_listed(order)):
         stage.carrier.found[call_id] = said
         await stage.age(order.attempt_id, 7200)
         await stage.checker.run_once()

@@ -16,7 +16,6 @@ from tests.support.metric_values import value
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.dialer_wakeups import DialerWakeups
-from trunkline.bus.server_time import server_time_s
 from trunkline.dispatch import gates, grants
 from trunkline.dispatch import loader as loader_module
 from trunkline.dispatch.loader import Rebuilder, load
@@ -252,9 +251,9 @@ async def test_race_2_14_a_flow_parked_for_a_release_wakes_after_a_second_withou
     await stage.reconciler.run_once()
     await stage.dialing.leads(2, due_in_s=-120)
     await stage.loader.run_once()
-    before_s = await server_time_s(stage.bus)
+    before_s = await stage.bus.server_time_s()
     (first,) = (await schedule.match(stage.bus, [new_id(), new_id()], clock_offset_ms=0)).grants
-    after_s = await server_time_s(stage.bus)
+    after_s = await stage.bus.server_time_s()
     parked: Any = await stage.bus.client.zrange(f"{stage.bus.projection}parked", 0, -1, withscores=True)
     assert [before_s - 0.001 <= wakes_ms / 1000 - 1 <= after_s for _, wakes_ms in parked] == [True]
     # The key that lists the flows waiting for the merchant's limit is lost.

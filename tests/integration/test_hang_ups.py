@@ -13,9 +13,9 @@ from trunkline.telephony.carrier import (
     AlreadyOver,
     HangUpAsked,
     HangUpResult,
-    HangUpUnavailable,
     Limits,
     NoSuchCall,
+    Unavailable,
 )
 from trunkline.telephony.carrier_registry import CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
@@ -115,7 +115,7 @@ async def test_a_hang_up_order_stays_while_the_end_of_a_live_attempt_is_not_writ
 
 
 async def test_a_failed_hang_up_request_is_retried_soon(world: ApiWorld) -> None:
-    attempt_id, carriers = await wanted(world), Carriers(HangUpUnavailable("timeout"))
+    attempt_id, carriers = await wanted(world), Carriers(Unavailable("timeout"))
     loop = hang_ups(world, carriers)
     await loop.run_once()
     left = await again_in_s(world, attempt_id)
@@ -129,7 +129,7 @@ async def test_a_failed_hang_up_request_is_retried_soon(world: ApiWorld) -> None
 async def test_a_carrier_that_cannot_hang_up_is_queried_once_a_minute(world: ApiWorld) -> None:
     """Exotel: a look costs as much of its quota as a dial, and cannot end the call sooner."""
     attempt_id = await wanted(world)
-    await hang_ups(world, Carriers(HangUpUnavailable("no such request"), can_hang_up=False)).run_once()
+    await hang_ups(world, Carriers(Unavailable("no such request"), can_hang_up=False)).run_once()
     left = await again_in_s(world, attempt_id)
     assert left is not None
     assert left > RETRY_S

@@ -8,13 +8,12 @@ from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
 from tests.support.router.managed import Managed, open_managed
 from tests.support.world import ALL_STANDARD
 from trunkline.bus import router
-from trunkline.bus.router import SlotProposals
 from trunkline.model import Slot, new_id
 from trunkline.router import pool_manager as managing
-from trunkline.router.pods import PodHeartbeat
+from trunkline.routing import Allocation, PodHeartbeat
 from trunkline.store import agents, allocations, pods
-from trunkline.store.allocations import Allocation, AllocationRequest
-from trunkline.store.pods import PodBeat, TierTarget
+from trunkline.store.allocations import AllocationRequest
+from trunkline.store.pods import TierTarget
 from trunkline.telemetry import metrics
 from trunkline.value import replace
 
@@ -40,11 +39,10 @@ async def dialing(database_url: str) -> AsyncIterator[Dialing]:
 
 
 async def kept(managed: Managed, *dials: str) -> list[str]:
-    found = await router.propose_slots(
-        managed.world.bus, managed.world.keys, [(dial, "acme") for dial in dials]
-    )
-    assert isinstance(found, SlotProposals)
-    return [proposal.pod if proposal else "none" for proposal in found.proposals]
+    ids = [managed.world.allocation_of(dial) for dial in dials]
+    found = await router.propose_slots(managed.world.router_bus, [(one, "acme") for one in ids])
+    assert found is not None
+    return [found.slots[one].pod if one in found.slots else "none" for one in ids]
 
 
 async def allocate(dialing: Dialing, call: str, proposal: Slot | None = None) -> Slot | None:
@@ -125,7 +123,7 @@ async def test_a_change_of_hanging_handlers_is_written_to_postgres_with_its_hear
 @pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
 async def test_a_registration_writes_the_pods_hanging_handlers(dialing: Dialing, boot: str) -> None:
     """As after a loss of Valkey, or as another process."""
-    said = PodBeat("va-0", "boot-1", 1, False, (), "10.0.0.1", 8080, "", "", 5.0)
+    said = PodHeartbeat("va-0", "boot-1", 1, "10.0.0.1", 8080, interval_s=5.0)
     async with dialing.database.transaction() as tx:
         await pods.register(tx, said, [TierTarget("standard", 1, 1)], may_insert=True)
         later = replace(said, boot_id=boot, sequence=2, hanging=("CA-over",))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support.api.http_server import serve
 from tests.support.api.world import ADMIN_KEY, ApiWorld, expect, open_api
-from trunkline.cli.jobs import app as jobs_app
+from trunkline.cli.queues import jobs as jobs_app
 from trunkline.jobs import JobType, Policy
 from trunkline.jobs.platform import signing
 from trunkline.store import jobs

@@ -12,10 +12,10 @@ from tests.support.jobs.world import JobWorld, job_world
 from trunkline.jobs.platform import signing
 from trunkline.jobs.platform.catalogue import known_types
 from trunkline.jobs.platform.lead_reports import REPORT_LEAD, LeadReport
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import Webhook
 from trunkline.jobs.registry import Registry
 from trunkline.model import new_id
+from trunkline.sealing import Sealer
 from trunkline.store import lead_reopenings, lead_timeline, tenants, webhook_endpoints
 from trunkline.store.lead_reopenings import Reopened, ReopenOrder
 from trunkline.store.sql import query

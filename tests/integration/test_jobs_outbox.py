@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.jobs.world import JobWorld, Work, job_world
+from trunkline.errors import NotInTransaction
 from trunkline.jobs import PayloadRefused, UnknownJobType, finisher
-from trunkline.jobs.errors import NotInTransaction
 from trunkline.jobs.outbox import CHUNK, COPY_MIN
 from trunkline.store.jobs import End
 from trunkline.store.tenants import PLATFORM, Tenant

@@ -26,11 +26,11 @@ from trunkline.http.outgoing import Outgoing
 from trunkline.jobs import Failed, Outbox
 from trunkline.jobs.platform import signing, webhooks
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, known_types, platform_registry
-from trunkline.jobs.platform.enrichment import Authorize, CallSource, Enricher, Wanted, request_enrichment
+from trunkline.jobs.platform.enrichment import Authorize, CallSource, Enricher, EnrichmentService, Wanted
 from trunkline.jobs.platform.exports import EXPORT, Export
 from trunkline.jobs.platform.retention import FileRetention
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.model import new_id
+from trunkline.sealing import Sealer
 from trunkline.states import LeadStatus
 from trunkline.store import enrichments, tenants, webhook_endpoints
 from trunkline.store.enrichments import Enriched, Item
@@ -130,7 +130,10 @@ async def publish(
     world: JobWorld, event_type: str = "lead.finished", tenant: Tenant = SHOP
 ) -> list[Inserted]:
     async with world.database.transaction() as tx:
-        return await webhooks.publish(tx, outbox(world), tenant, event_type, {"lead_id": "1"}, at=AT)
+        endpoints = await webhook_endpoints.subscribed(tx, tenant, event_type)
+        return await webhooks.deliver(
+            tx, outbox(world), endpoints, tenant, event_type, {"lead_id": "1"}, at=AT
+        )
 
 
 async def failed_once(world: JobWorld, job_id: UUID) -> Job:
@@ -357,7 +360,8 @@ class CountingEnricher:
 
 async def ask_enrichment(world: JobWorld, item_id: str, source: CallSource | None = None) -> list[Inserted]:
     async with world.database.transaction() as tx:
-        return await request_enrichment(tx, outbox(world), [Wanted(item_id, source or CallSource(), SHOP)])
+        service = EnrichmentService(outbox(world))
+        return await service.enqueue(tx, [Wanted(item_id, source or CallSource(), SHOP)])
 
 
 async def test_process_twice_item_unchanged_after_first(world: JobWorld, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from tests.support.jobs.world import JobWorld, Work, job_world
 from trunkline.jobs import finisher
 from trunkline.jobs import reaper as reaper_module
+from trunkline.jobs.finisher import WrittenVerdicts
 from trunkline.jobs.reaper import Reaper
-from trunkline.jobs.record import WrittenVerdicts
 from trunkline.store import job_admin, job_upkeep, jobs
 from trunkline.store.database import Connection
 from trunkline.store.jobs import (

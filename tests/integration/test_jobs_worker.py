@@ -531,8 +531,8 @@ async def test_a_completion_whose_reply_is_lost_happens_once(world: JobWorld) ->
 async def test_a_listener_with_a_dead_connection_reconnects(
     world: JobWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.jobs.listener.ALIVE_EVERY_S", 0.05)
-    monkeypatch.setattr("trunkline.jobs.listener.ALIVE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("trunkline.jobs.wakeups.ALIVE_EVERY_S", 0.05)
+    monkeypatch.setattr("trunkline.jobs.wakeups.ALIVE_TIMEOUT_S", 0.2)
     async with TcpProxy.before(world.url) as proxy, world.service(url=proxy.url, probe_s=NEVER_S) as service:
         listener = service.listener
         assert listener is not None

@@ -12,7 +12,7 @@ from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.store import lead_edits
 from trunkline.store.call_reports import CallReport
 from trunkline.store.tenants import PLATFORM
-from trunkline.telephony.carrier import InDoubt, ListUnavailable
+from trunkline.telephony.carrier import InDoubt, Unavailable
 
 PRICE = CallingPolicy.model_validate(
     {"price": {"per_minute_micros": 10_000}, "spend_per_day_micros": 1_000_000}
@@ -29,7 +29,7 @@ async def given_up(stage: Stage, lead: UUID, state: str = "absent") -> UUID:
     """An attempt that nobody could find, or (`unknown`) nobody could ask about."""
     stage.carrier.says(InDoubt("reset"))
     if state == "unknown":
-        stage.carrier.calls = ListUnavailable("503")
+        stage.carrier.calls = Unavailable("503")
     assert await stage.dial() == 1
     attempt: UUID = (await stage.attempts(lead))[-1]["id"]
     for age_s in (6, 31, 121, 700):

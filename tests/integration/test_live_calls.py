@@ -13,7 +13,7 @@ from tests.support.metric_values import value
 from trunkline.dispatch import live_calls
 from trunkline.dispatch.live_calls import WebhookReception
 from trunkline.telemetry import metrics
-from trunkline.telephony.carrier import CallView, ListUnavailable, LookUpUnavailable
+from trunkline.telephony.carrier import CallView, Unavailable
 
 AN_ACCOUNT = ("twilio", "default")
 
@@ -78,7 +78,7 @@ async def test_ends_without_webhooks_free_their_channels_by_the_carriers_list(st
 async def test_a_call_that_the_list_does_not_show_is_looked_up_before_it_is_closed(stage: Stage) -> None:
     attempts = await talking(stage, 8)
     quiet, over = attempts[:2]
-    stage.carrier.found[f"CA-{quiet}"] = LookUpUnavailable("503")
+    stage.carrier.found[f"CA-{quiet}"] = Unavailable("503")
     stage.carrier.found[f"CA-{over}"] = view(over, "ended", duration_s=5)
     await turn_comes(stage)
     await look(stage)
@@ -117,7 +117,7 @@ async def test_a_call_seen_in_the_list_is_not_checked_and_the_age_of_the_look_is
 async def test_lookups_of_an_account_stay_within_its_limit(stage: Stage) -> None:
     """And the calls that were not looked up come first the next time."""
     attempts = await talking(stage, 40)
-    stage.carrier.calls = ListUnavailable("503")
+    stage.carrier.calls = Unavailable("503")
     await turn_comes(stage)
     await look(stage)
     first = set(stage.carrier.looked_up)

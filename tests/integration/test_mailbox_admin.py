@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.mailbox.world import KIND, MailboxWorld, Recorder, event, mailbox_world, names
-from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.handler import Done
-from trunkline.mailbox.retention import MailboxRetention
-from trunkline.mailbox.worker import FailureRule
+from trunkline.mailbox.maintenance import MailboxGauges, MailboxRetention
+from trunkline.mailbox.processing import FailureRule
 from trunkline.states import MailboxStatus
 from trunkline.store import mailbox_admin
 from trunkline.store.mailboxes import Parked
@@ -208,7 +207,7 @@ async def test_retention_counts_from_the_processing_of_an_event(
 async def test_retention_skips_dead_mailboxes_and_continues_behind_them(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.mailbox.retention.CHUNK", 2)
+    monkeypatch.setattr("trunkline.mailbox.maintenance.CHUNK", 2)
     await kill(world, "dead")
     await world.append(*(event(str(n)) for n in range(7)))
     await world.worker(Recorder()).drain()

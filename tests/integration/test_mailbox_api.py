@@ -12,7 +12,7 @@ from tests.support.api.asgi import Answer
 from tests.support.api.http_server import serve
 from tests.support.api.world import ADMIN_KEY, ApiWorld, expect, open_api
 from trunkline.api import event_signature
-from trunkline.cli.mailbox import app as mailbox_app
+from trunkline.cli.queues import mailbox as mailbox_app
 from trunkline.store import mailboxes
 from trunkline.store.mailboxes import ClaimedMailbox, NewEvent
 

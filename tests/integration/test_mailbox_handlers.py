@@ -14,8 +14,9 @@ from tests.support.metric_values import value
 from tests.support.waiting import eventually
 from trunkline.errors import PoolEmpty
 from trunkline.mailbox import Mailbox, Mailboxes, mailbox
-from trunkline.mailbox.handler import Batch, Done, Write
-from trunkline.mailbox.worker import BadHandler, FailureRule, MailboxWorker, WorkerLimits
+from trunkline.mailbox.handler import BadHandler, Batch, Done, Write
+from trunkline.mailbox.processing import FailureRule
+from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
 from trunkline.store import database as store_database
 from trunkline.store.database import Connection
 from trunkline.telemetry import metrics

@@ -26,7 +26,8 @@ from trunkline.bus.keys import Keys
 from trunkline.mailbox import leases
 from trunkline.mailbox.handler import Batch, Done, Write
 from trunkline.mailbox.inbox import Inbox
-from trunkline.mailbox.worker import FailureRule, MailboxWorker, WorkerLimits
+from trunkline.mailbox.processing import FailureRule
+from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection
 from trunkline.store.mailboxes import NewEvent, Parked, Receipt

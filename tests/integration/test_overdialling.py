@@ -18,8 +18,9 @@ from trunkline.dispatch.overdialling import Overdialling
 from trunkline.leads.abandonment import answer_rate
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import Blocks, Grant, RefusalReason, Slot, new_id
+from trunkline.routing import Allocation
 from trunkline.store import allocations, schedule
-from trunkline.store.allocations import Allocation, AllocationRequest
+from trunkline.store.allocations import AllocationRequest
 
 ABANDON_MAX = 0.03
 COMMON = ["standard", "overflow", "basic"]

@@ -1,7 +1,9 @@
 """Pods in Postgres: which incarnation is the newest, what becomes of calls of earlier ones, which heartbeats count."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -10,19 +12,23 @@ from tests.support.router.managed import Leading, Managed, Told, open_managed
 from tests.support.router.world import StoredWorld
 from tests.support.waiting import eventually
 from tests.support.world import ALL_STANDARD
-from trunkline.bus.router import PodSuperseded
-from trunkline.bus.router_manager import ClusterPod
-from trunkline.router.alarms import PodAlarms
 from trunkline.router.config import RouterConfig
-from trunkline.router.pods import HeartbeatResult, PodHeartbeat, Pods
+from trunkline.router.pods import Pods, raise_if_reachable
 from trunkline.router.pool_manager import ENDING_S, PoolManager
 from trunkline.router.registry import PodRegistry
 from trunkline.router.sources import HeartbeatSource, Sighting
-from trunkline.router.streams import StreamKeys
+from trunkline.routing import (
+    ClusterPod,
+    HeartbeatReply,
+    LostAllocation,
+    PodHeartbeat,
+    PodSuperseded,
+    RegisteredPod,
+)
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store import pods as store
 from trunkline.store.database import Connection, Database
-from trunkline.store.pods import PodBeat, Registered, Sighted, Superseded, TierTarget
+from trunkline.store.pods import TierTarget
 from trunkline.testing.clock import ManualClock
 from trunkline.value import replace
 
@@ -35,25 +41,25 @@ async def managed(database_url: str, redis_url: str, key_prefix: str) -> AsyncIt
         yield managed
 
 
-def beat(boot: str, sequence: int = 1, calls: Sequence[str] = (), version: str = "") -> PodBeat:
-    return PodBeat("agent-0", boot, sequence, False, tuple(calls), "10.0.0.1", 8080, version, "", 5.0)
+def beat(boot: str, sequence: int = 1, calls: Sequence[str] = (), version: str = "") -> PodHeartbeat:
+    return PodHeartbeat("agent-0", boot, sequence, "10.0.0.1", 8080, version, "", tuple(calls), False, 5.0)
 
 
-async def register(database: Database, said: PodBeat) -> Registered | Superseded:
+async def register(database: Database, said: PodHeartbeat) -> RegisteredPod | PodSuperseded:
     async with database.transaction() as tx:
         answer = await store.register(tx, said, STANDARD, may_insert=True)
     assert answer is not None
     return answer
 
 
-async def number_of(database: Database, said: PodBeat) -> int:
+async def number_of(database: Database, said: PodHeartbeat) -> int:
     answer = await register(database, said)
-    assert isinstance(answer, Registered)
+    assert isinstance(answer, RegisteredPod)
     return answer.incarnation
 
 
-async def see(database: Database, uid: str, *, is_deleting: bool = False) -> list[store.LostAllocation]:
-    pod = Sighted("agent-0", uid, True, is_deleting, "10.0.0.1", 8080, "")
+async def see(database: Database, uid: str, *, is_deleting: bool = False) -> list[LostAllocation]:
+    pod = ClusterPod("agent-0", uid, True, is_deleting, "10.0.0.1", 8080, "")
     async with database.transaction() as tx:
         _, lost = await store.see(tx, [pod], STANDARD)
     return lost
@@ -71,7 +77,7 @@ async def test_each_boot_gets_a_new_incarnation_and_an_older_boot_is_superseded(
     second = await number_of(managed.database, beat("boot-2"))
 
     assert second > first
-    assert await register(managed.database, beat("boot-1", 99)) == Superseded()
+    assert await register(managed.database, beat("boot-1", 99)) == PodSuperseded()
     assert await incarnation(managed.database) == second
 
 
@@ -79,7 +85,7 @@ async def test_a_registration_returns_the_last_eight_boots(managed: Managed) -> 
     for number in range(9):
         await register(managed.database, beat(f"boot-{number}"))
     last = await register(managed.database, beat("boot-9"))
-    assert isinstance(last, Registered)
+    assert isinstance(last, RegisteredPod)
     assert last.past_boots == [f"boot-{number}" for number in range(1, 9)]
 
 
@@ -87,10 +93,10 @@ async def test_concurrent_registrations_fill_the_tiers_to_their_targets(managed:
     tiers = [TierTarget("gold", 2, 1), TierTarget("standard", 1, 1)]
 
     async def one(name: str) -> str:
-        said = PodBeat(name, "b", 1, False, (), "", 0, "", "", 5.0)
+        said = PodHeartbeat(name, "b", 1, interval_s=5.0)
         async with managed.database.transaction() as tx:
             answer = await store.register(tx, said, tiers, may_insert=True)
-        assert isinstance(answer, Registered)
+        assert isinstance(answer, RegisteredPod)
         return answer.tier
 
     found = await asyncio.gather(*(one(f"agent-{number}") for number in range(8)))
@@ -114,7 +120,7 @@ async def test_a_new_boot_keeps_only_the_calls_that_its_heartbeat_names(
     assert await world.live() == {"call-2": "agent-0"}
     async with managed.database.connection() as conn:
         (row,) = await store.live_rows(conn)
-    assert row.incarnation == await incarnation(managed.database)
+    assert row.slot.incarnation == await incarnation(managed.database)
 
 
 async def test_a_heartbeat_of_an_older_incarnation_is_not_written(managed: Managed) -> None:
@@ -148,7 +154,7 @@ async def test_a_new_uid_is_a_new_incarnation_that_its_first_heartbeat_takes(man
     second = await incarnation(managed.database)
     assert second > first
     assert len(lost) == 1
-    assert await register(managed.database, beat("boot-1", 99)) == Superseded()
+    assert await register(managed.database, beat("boot-1", 99)) == PodSuperseded()
     assert await number_of(managed.database, beat("boot-2")) == second
 
 
@@ -193,23 +199,22 @@ async def test_a_new_leader_takes_no_call_from_a_successor_pod_that_it_sees_late
     """Router and agents are rolled together: while nobody leads a pod is replaced, and its successor gets a call."""
     async with open_managed(database_url, redis_url, key_prefix, ALL_STANDARD) as managed:
         config = RouterConfig(tiers=parse_tiers(ALL_STANDARD), by_heartbeat=False, postgres_young_s=0)
-        bus, keys, cluster, leading = managed.world.bus, managed.world.keys, Seen(), Leading()
+        cluster, leading = Seen(), Leading()
+        world = StoredWorld(managed.world.bus, managed.world.keys, managed.database, config)
 
         async def is_over(_call: str) -> bool | None:
             return None
 
         manager = PoolManager(
-            bus,
-            keys,
+            world.router_bus,
             config,
             cluster,
             leading,
             ManualClock(),
             managed.database,
             is_over=is_over,
-            alarms=Told(),
+            alarm=Told().alarm,
         )
-        world = StoredWorld(bus, keys, managed.database, config)
         cluster.pods = [ClusterPod("va-0", "uid-1", True, False)]
         leading.term = 2
         await manager.run_once()
@@ -244,18 +249,17 @@ async def test_a_silent_pod_of_the_cluster_loses_its_calls_and_stays_registered(
 
 
 def face_of(managed: Managed, database: Database | None = None, alarms: list[str] | None = None) -> Pods:
-    async def two_clusters(pod: str) -> None:
+    async def alarm(name: str, subject: str, _detail: Mapping[str, Any]) -> None:
+        assert name == "pod_name_twice"
         if alarms is not None:
-            alarms.append(pod)
+            alarms.append(subject)
 
     return Pods(
-        managed.world.bus,
-        managed.world.keys,
-        StreamKeys.from_secrets(["a secret"]),
+        managed.world.router_bus,
         managed.config,
         database or managed.database,
         managed.world.registry,
-        two_clusters=two_clusters,
+        alarm,
     )
 
 
@@ -284,8 +288,8 @@ async def raised(database: Database) -> list[tuple[str, str, object]]:
 
 async def test_two_clusters_under_one_name_raise_an_alarm(managed: Managed) -> None:
     face = Pods(
-        managed.world.bus, managed.world.keys, StreamKeys.from_secrets(["a secret"]), managed.config, managed.database,
-        managed.world.registry, two_clusters=PodAlarms(managed.database).two_clusters,
+        managed.world.router_bus, managed.config, managed.database, managed.world.registry,
+        partial(raise_if_reachable, managed.database),
     )  # fmt: skip
     for sequence in range(1, 5):
         for cluster in ("east", "west"):
@@ -295,10 +299,10 @@ async def test_two_clusters_under_one_name_raise_an_alarm(managed: Managed) -> N
 
 async def test_a_pod_that_stays_in_ending_raises_an_alarm(managed: Managed) -> None:
     manager = PoolManager(
-        managed.world.bus, managed.world.keys, managed.config,
-        HeartbeatSource(managed.world.bus, managed.world.keys, managed.config),
+        managed.world.router_bus, managed.config,
+        HeartbeatSource(managed.world.router_bus, managed.config),
         managed.leading, managed.clock, managed.database,
-        is_over=nobody_knows, alarms=PodAlarms(managed.database),
+        is_over=nobody_knows, alarm=partial(raise_if_reachable, managed.database),
     )  # fmt: skip
     await managed.world.beat("agent-0")
     assert await managed.allocate("call-1") == "agent-0"
@@ -317,7 +321,7 @@ async def test_a_heartbeat_without_a_boot_id_makes_a_pod_that_takes_calls_at_onc
     heard = await face_of(managed).heartbeat(
         PodHeartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081, "1.4.0")
     )
-    assert isinstance(heard, HeartbeatResult)
+    assert isinstance(heard, HeartbeatReply)
     assert (heard.tier, heard.again_in_s) == ("standard", 0.0)
     assert await managed.world.ask("call-1", is_alone=False) != "stale"
     assert await managed.allocate("call-1") == "agent-0"
@@ -346,8 +350,8 @@ async def test_without_valkey_heartbeats_are_written_to_postgres(
         heard = await face_of(managed).heartbeat(said)
         new = await face_of(managed).heartbeat(PodHeartbeat("agent-1", "boot-1", 1, "10.0.0.1", 8080))
 
-        assert isinstance(heard, HeartbeatResult)
-        assert isinstance(new, HeartbeatResult)
+        assert isinstance(heard, HeartbeatReply)
+        assert isinstance(new, HeartbeatReply)
         async with managed.database.connection() as conn:
             pods = {pod.name: (pod.sequence, list(pod.named)) for pod in await store.pods(conn)}
         assert pods == {"agent-0": (2, ["call-1"]), "agent-1": (1, [])}
@@ -377,9 +381,7 @@ async def test_heartbeats_are_written_to_postgres_and_named_calls_have_joined(
 
 async def test_a_draining_heartbeat_ends_reservations_on_its_pod_at_once(managed: Managed) -> None:
     await managed.world.beat("agent-0")
-    await face_of(managed).heartbeat(
-        PodHeartbeat("agent-0", "boot-1", 1_000, "10.0.0.1", 8080, draining=True)
-    )
+    await face_of(managed).heartbeat(PodHeartbeat("agent-0", "boot-1", 1_000, "10.0.0.1", 8080, leaving=True))
     async with managed.database.connection() as conn:
         assert not await conn.fetchval("SELECT pod_takes(p, true) FROM pods AS p")
 
@@ -437,7 +439,7 @@ async def test_a_router_stopped_while_it_writes_heartbeats_blocks_no_other_route
     number = await number_of(managed.database, first)
     stopped = asyncio.create_task(managed.world.registry.write())
     await advanced.wait()
-    other = PodRegistry(managed.database, managed.world.bus, managed.world.keys, managed.config)
+    other = PodRegistry(managed.database, managed.world.router_bus, managed.config)
     other.enqueue(replace(first, sequence=2), number)
     async with asyncio.timeout(10):
         assert await other.write() == 1

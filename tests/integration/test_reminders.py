@@ -25,6 +25,7 @@ from trunkline.store.database import Database, connect
 from trunkline.telemetry import metrics
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import Accepted, Rejected
+from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.vapi import Vapi
 
 POINTS = sorted(point for point in CRASH_POINTS if point.startswith("reminders."))
@@ -484,7 +485,11 @@ async def test_the_occurrences_idempotency_key_reaches_the_carrier(
         order = stage.carrier.orders[-1]
         assert order.idempotency_key == f"{occurrence['id']}-1-{order.attempt_id.hex[-8:]}"
         assert order.metadata["occurrence_id"] == str(occurrence["id"])
-        carrier = Vapi("key", ["secret"], CallbackKeys.from_secrets(["a secret"]))
+        carrier = Vapi(
+            CarrierAccount(
+                {"api_key": "key", "webhook_secret": "secret"}, CallbackKeys.from_secrets(["a secret"])
+            )
+        )
         sent = carrier._create_body(order, "nurse", "number-1")
         assert sent["assistantOverrides"]["metadata"] == {
             "attempt": str(order.attempt_id),

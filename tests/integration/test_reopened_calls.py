@@ -12,7 +12,7 @@ from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.store import lead_edits, lead_reopenings
 from trunkline.store.lead_reopenings import Reopened, ReopenOrder
 from trunkline.store.tenants import PLATFORM
-from trunkline.telephony.carrier import CallView, InDoubt, ListUnavailable
+from trunkline.telephony.carrier import CallView, InDoubt, Unavailable
 
 ORDER = ReopenOrder("order-1", "agents were away", "somebody")
 
@@ -113,7 +113,7 @@ async def unknown(stage: Stage) -> tuple[UUID, UUID]:
     """A lead whose only call may or may not have been made, and whose carrier could not be asked."""
     lead = await stage.dialing.lead()
     stage.carrier.says(InDoubt("timeout"))
-    stage.carrier.calls = ListUnavailable("503")
+    stage.carrier.calls = Unavailable("503")
     attempt = await called(stage, lead)
     for seconds in (10, 40, 150, 700):
         await stage.age(attempt, seconds)

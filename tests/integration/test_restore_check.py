@@ -12,7 +12,7 @@ from trunkline.dispatch.restore_check import Comparison, RestoreCheck, Settled
 from trunkline.store import controls, restores
 from trunkline.store.controls import Level, NewStop, Scope
 from trunkline.store.tenants import PLATFORM
-from trunkline.telephony.carrier import CallView, ListUnavailable
+from trunkline.telephony.carrier import CallView, Unavailable
 from trunkline.value import replace
 
 AGO = timedelta(minutes=30)
@@ -162,7 +162,7 @@ async def test_a_restore_is_not_settled_while_the_kill_switch_is_off(stage: Stag
 async def test_an_incomplete_list_settles_nothing_unless_that_is_accepted(stage: Stage) -> None:
     lead, later = await waiting(stage), await stage.dialing.lead()
     await stage.dialing.run("UPDATE leads SET due_at = now() + interval '1 day' WHERE id = $1", later)
-    stage.carrier.calls = ListUnavailable("503")
+    stage.carrier.calls = Unavailable("503")
     assert (await compared(stage)).unread == 1
     assert await settled(stage) == "lists_unread"
     assert await settled(stage, accept_unread=True) == Settled(restored=0, unknown=1)

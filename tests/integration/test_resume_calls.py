@@ -18,18 +18,10 @@ from trunkline.agent import token
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.router.allocation_notes import AllocationNotes
-from trunkline.router.allocator import (
-    Allocated,
-    Allocator,
-    MustHangUp,
-    NoneFree,
-    NotAllocated,
-    PodWait,
-    Released,
-)
+from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
-from trunkline.router.resumption import Resumer
-from trunkline.router.streams import StreamKeys
+from trunkline.router.tokens import StreamKeys
+from trunkline.routing import Allocation, EndedAllocation, Unallocated
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
 
@@ -42,7 +34,6 @@ class Desk:
     dialing: Dialing
     router: RouterWorld
     allocator: Allocator
-    resumer: Resumer
     attempt: UUID
     is_known_to_valkey: bool
 
@@ -54,7 +45,7 @@ class Desk:
             await self.router.client.hset(self.router.keys.pod(name), "incarnation", slot.incarnation)
         return slot.incarnation
 
-    async def talk(self, pod: str) -> Allocated:
+    async def talk(self, pod: str) -> Allocation:
         """The call has this pod, and the pod names it."""
         incarnation = await self.pod(pod)
         await self.dialing.run(
@@ -76,13 +67,18 @@ class Desk:
             await self.router.beat(pod, calls)
 
     async def resume(self, turn: int = 0) -> object:
-        found = await self.resumer.resume(CALL, self.attempt, turn)
+        found = await self.allocator.resume(CALL, self.attempt, turn)
         await self.allocator.drain()
         return found
 
-    async def resumed(self, turn: int = 0) -> Allocated:
+    async def why_not(self, turn: int = 0) -> str:
         found = await self.resume(turn)
-        assert isinstance(found, Allocated), found
+        assert isinstance(found, Unallocated), found
+        return found.why
+
+    async def resumed(self, turn: int = 0) -> Allocation:
+        found = await self.resume(turn)
+        assert isinstance(found, Allocation), found
         return found
 
     async def why(self) -> str | None:
@@ -98,9 +94,9 @@ class NoDatabase:
         raise ConnectionRefusedError("away")
 
 
-def turn_of(given: Allocated) -> int:
+def turn_of(given: Allocation) -> int:
     """As the pod reads it."""
-    proven = token.verify(STREAMS.pod_secrets(given.pod), CALL, given.token)
+    proven = token.verify(STREAMS.pod_secrets(given.pod), CALL, STREAMS.sign(given))
     assert proven is not None
     assert proven.turn == given.turn
     return proven.turn
@@ -118,10 +114,9 @@ async def desk(
         await router.begin(ALL_STANDARD)
     async with open_dialing(database_url) as dialing:
         notes = AllocationNotes(dialing.database)
-        allocator = Allocator(bus, keys, STREAMS, config, dialing.database, notes)
+        allocator = Allocator(router.router_bus, config, dialing.database, notes)
         attempt = await dialing.attempt("+12125550199", state="answered")
-        resumer = Resumer(allocator, bus, keys, dialing.database)
-        yield Desk(dialing, router, allocator, resumer, attempt, is_known)
+        yield Desk(dialing, router, allocator, attempt, is_known)
         await allocator.drain()
     await bus.close()
 
@@ -138,10 +133,10 @@ async def test_a_call_that_lost_its_agent_gets_another_pod(desk: Desk) -> None:
 
 async def test_a_pod_that_lost_only_the_stream_takes_the_call_again(desk: Desk) -> None:
     await desk.talk("pod-1")
-    assert isinstance(await desk.resume(), PodWait), "the pod still names the call: it may be dead"
+    assert await desk.why_not() == "hold", "the pod still names the call: it may be dead"
 
     await desk.name("pod-1")
-    assert isinstance(await desk.resume(), PodWait), "it has not been heard since"
+    assert await desk.why_not() == "hold", "it has not been heard since"
     await desk.dialing.run("UPDATE pods SET heard_at = clock_timestamp() + interval '3 seconds'")
 
     again = await desk.resumed()
@@ -165,35 +160,35 @@ async def test_a_pod_that_died_before_it_named_the_call_does_not_get_it_again(de
 async def test_a_released_call_is_hung_up_instead_of_resumed(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
-    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), Released)
-    assert isinstance(await desk.resume(), MustHangUp)
+    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), EndedAllocation)
+    assert await desk.why_not() == "ended"
 
 
 async def test_a_call_released_by_its_second_agent_is_hung_up(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     await desk.resumed()
-    assert isinstance(await desk.allocator.release(CALL, "pod-2", 1), Released)
-    assert isinstance(await desk.resume(1), MustHangUp)
+    assert isinstance(await desk.allocator.release(CALL, "pod-2", 1), EndedAllocation)
+    assert await desk.why_not(1) == "ended"
 
 
 async def test_a_late_release_by_the_lost_agent_changes_nothing(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.name("pod-1", CALL)
-    assert isinstance(await desk.resume(), PodWait)
+    assert await desk.why_not() == "hold"
 
-    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), NotAllocated)
+    assert await desk.allocator.release(CALL, "pod-1", 0) is None
 
     await desk.pod("pod-2")
     assert (await desk.resumed()).pod == "pod-2"
-    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), NotAllocated)
+    assert await desk.allocator.release(CALL, "pod-1", 0) is None
     assert await desk.why() is None
     assert (await desk.resumed()).pod == "pod-2"
 
 
 async def test_a_tombstone_in_valkey_does_not_keep_a_lost_call_from_resuming(desk: Desk) -> None:
     await desk.talk("pod-1")
-    assert isinstance(await desk.resume(), PodWait)
+    assert await desk.why_not() == "hold"
     await desk.router.client.set(desk.router.keys.ended(CALL), "1")
     await desk.pod("pod-2")
     second = await desk.resumed()
@@ -207,7 +202,7 @@ async def test_two_requests_at_once_get_the_same_pod(desk: Desk) -> None:
 
     one, other = await asyncio.gather(desk.resumed(), desk.resumed())
 
-    assert (one.pod, one.token) == (other.pod, other.token)
+    assert (one.pod, STREAMS.sign(one)) == (other.pod, STREAMS.sign(other))
     assert turn_of(one) == 1
 
 
@@ -220,7 +215,7 @@ async def test_a_call_is_resumed_twice_at_most(desk: Desk) -> None:
         await desk.name(given.pod, CALL)
     await desk.pod("pod-4")
 
-    assert isinstance(await desk.resume(2), NoneFree)
+    assert await desk.why_not(2) == "busy"
 
     assert await desk.why() == "agents_lost"
 
@@ -229,14 +224,14 @@ async def test_an_ended_call_is_not_resumed(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     await desk.dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", desk.attempt)
-    assert isinstance(await desk.resume(), MustHangUp)
+    assert await desk.why_not() == "ended"
 
 
 async def test_a_call_with_a_hang_up_order_is_not_resumed(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     await desk.dialing.run("UPDATE attempts SET hang_up_at = clock_timestamp() WHERE id = $1", desk.attempt)
-    assert isinstance(await desk.resume(), MustHangUp)
+    assert await desk.why_not() == "superseded"
 
 
 @pytest.mark.parametrize("desk", ["valkey proposes"], indirect=True)
@@ -246,14 +241,13 @@ async def test_without_postgres_valkey_alone_resumes_a_call_at_another_pod(
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     away = cast(Database, NoDatabase())
-    monkeypatch.setattr(desk.resumer, "_database", away)
     monkeypatch.setattr(desk.allocator, "_database", away)
 
     second = await desk.resumed()
 
     assert (second.pod, turn_of(second)) == ("pod-2", 1)
     await desk.router.beat("pod-2", [CALL])
-    assert isinstance(await desk.resume(2), NoneFree), "how many agents it had stands in its URL"
+    assert await desk.why_not(2) == "busy", "how many agents it had stands in its URL"
 
 
 @pytest.mark.parametrize("desk", ["valkey proposes"], indirect=True)
@@ -261,7 +255,6 @@ async def test_without_postgres_a_release_still_ends_the_call(desk: Desk, monkey
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     away = cast(Database, NoDatabase())
-    monkeypatch.setattr(desk.resumer, "_database", away)
     monkeypatch.setattr(desk.allocator, "_database", away)
-    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), Released)
-    assert isinstance(await desk.resume(), MustHangUp)
+    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), EndedAllocation)
+    assert await desk.why_not() == "ended"

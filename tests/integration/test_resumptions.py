@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from tests.support.dispatch.dialing import Dialing, open_dialing
-from trunkline.store import resumptions
+from trunkline.store import allocations
+from trunkline.store.allocations import LostAgent, Resumption
 from trunkline.store.database import Connection
-from trunkline.store.resumptions import LostAgent, Resumption
 
 CALL = "CA1"
 
@@ -36,9 +36,9 @@ class Agents:
 
     async def resume(self, turn: int = 0, *, call: str = CALL, tx: "Connection | None" = None) -> Resumption:
         if tx is not None:
-            return await resumptions.resume(tx, self.attempt, call, turn, turn_max=2)
+            return await allocations.resume(tx, self.attempt, call, turn, turn_max=2)
         async with self.dialing.database.connection() as conn:
-            return await resumptions.resume(conn, self.attempt, call, turn, turn_max=2)
+            return await allocations.resume(conn, self.attempt, call, turn, turn_max=2)
 
     async def row(self) -> dict[str, Any]:
         return await self.dialing.row("SELECT * FROM allocations WHERE id = $1", self.attempt)

@@ -15,18 +15,18 @@ from starlette.applications import Starlette
 
 from tests.support.router.world import RouterWorld
 from tests.support.world import ALL_STANDARD
+from trunkline.api import router_bodies, router_endpoints
 from trunkline.api.router_carriers import CarrierApi, allocate_url
 from trunkline.api.server import HttpServer, bind
-from trunkline.api.webhooks import PublicView
+from trunkline.api.webhooks.reading import PublicView
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.router import requests
-from trunkline.router import routes as router_routes
 from trunkline.router.allocation_notes import AllocationNotes
-from trunkline.router.allocator import Allocator, NoneFree
+from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
-from trunkline.router.streams import StreamKeys
+from trunkline.router.tokens import StreamKeys
+from trunkline.routing import Unallocated
 from trunkline.settings import load_settings
 from trunkline.store.database import connect as connect_database
 from trunkline.telephony.account_refresher import AccountRefresher
@@ -35,8 +35,8 @@ from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.environment import accounts_of
-from trunkline.telephony.plivo_signature import signature_v3
-from trunkline.telephony.twilio_signature import signature
+from trunkline.telephony.plivo_webhooks import signature_v3
+from trunkline.telephony.twilio_webhooks import signature
 
 PUBLIC = "https://router.example.com"
 KEYS = CallbackKeys.from_secrets(["a platform secret of at least 32 characters"])
@@ -73,8 +73,8 @@ class Phones:
     async def pod(self, name: str) -> None:
         """A pod says that it is there."""
         assert self.pods is not None
-        body = requests.HeartbeatBody(ip="10.0.0.7", port=8080, version="1")
-        await self.pods.heartbeat(requests.heartbeat(name, body))
+        body = router_bodies.HeartbeatBody(ip="10.0.0.7", port=8080, version="1")
+        await self.pods.heartbeat(router_bodies.heartbeat(name, body))
 
     async def send(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         async with self.session.post(self.base + path, data=body, headers=headers) as response:
@@ -130,11 +130,11 @@ async def open_phones(
     bus, keys = connect(redis_url, Keys(prefix=key_prefix)), RouterKeys(key_prefix)
     world = RouterWorld(bus, keys)
     await world.begin(ALL_STANDARD)
-    config = RouterConfig(voice_agent_base_url="wss://voice.example.com", hold_max_s=hold_max_s)
+    config = RouterConfig(hold_max_s=hold_max_s)
     database = await connect_database(database_url, pool_size=4)
-    secrets = StreamKeys.from_secrets(["a secret"])
-    allocator = Allocator(bus, keys, secrets, config, database, AllocationNotes(database))
-    pods = Pods(bus, keys, secrets, config, database=database)
+    secrets = StreamKeys.from_secrets(["a secret"], "wss://voice.example.com")
+    allocator = Allocator(world.router_bus, config, database, AllocationNotes(database))
+    pods = Pods(world.router_bus, config, database)
     carriers = CarrierDirectory(accounts_of(load_settings(SETTINGS), KEYS))
     stored: dict[AccountName, CarrierAccount] = {}
 
@@ -142,7 +142,7 @@ async def open_phones(
         carriers.replace_stored(stored)
 
     refresher = AccountRefresher(refresh, interval_s=0.0, wait_max_s=60.0)
-    face = CarrierApi(allocator, carriers, KEYS, PublicView(PUBLIC), fallback, refresher, hold_max_s)
+    face = CarrierApi(allocator, secrets, carriers, KEYS, PublicView(PUBLIC), fallback, refresher, hold_max_s)
     app = Starlette(routes=[hot.route() for hot in face.raw_routes()])
     server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()
@@ -231,7 +231,7 @@ async def test_an_allocate_request_without_a_call_id_is_refused(phones: Phones) 
 async def test_a_hanging_allocator_still_gives_each_carrier_its_document(
     phones: Phones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(router_routes, "ALLOCATE_S", 0.05)
+    monkeypatch.setattr(router_endpoints, "ALLOCATE_S", 0.05)
     monkeypatch.setattr(Allocator, "allocate", _hang)
     twilio, exotel = await phones.twilio("CA1"), await phones.exotel('{"CallSid": "E1"}')
     assert (twilio[0], exotel[0]) == (200, 503)
@@ -269,8 +269,8 @@ async def test_a_call_without_a_pod_gets_the_operators_fallback(
 async def test_while_both_engines_are_silent_a_call_holds_for_a_while_and_then_gets_the_fallback(
     database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody_knows(*_: object, **__: object) -> NoneFree:
-        return NoneFree(is_known=False)
+    async def nobody_knows(*_: object, **__: object) -> Unallocated:
+        return Unallocated("unknown")
 
     monkeypatch.setattr(Allocator, "allocate", nobody_knows)
     path = "/api/v1/twilio/allocate?merchant_id=acme"

@@ -14,8 +14,8 @@ from tests.support.world import ADMIN_KEY, SECRET_KEY
 from trunkline.app import Platform
 from trunkline.bus.keys import RouterKeys
 from trunkline.cli.main import app
-from trunkline.router.allocator import Allocated
 from trunkline.router.config import RouterConfig
+from trunkline.routing import Allocation
 from trunkline.settings import load_settings
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store import router as store
@@ -57,7 +57,7 @@ def run(platform: Platform) -> Run:
 
 async def allocate(platform: Platform, call: str, merchant: str) -> str:
     answer = await platform.router.allocator.allocate(call, merchant)
-    return answer.pod if isinstance(answer, Allocated) else "none"
+    return answer.pod if isinstance(answer, Allocation) else "none"
 
 
 async def test_a_merchant_is_given_a_tier_and_loses_it_again(

@@ -10,8 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from tests.support.dispatch.dialing import open_dialing
@@ -22,40 +23,49 @@ from tests.support.world import ALL_STANDARD
 from trunkline.agent import Agent, AgentSettings, Call
 from trunkline.agent import session as session_module
 from trunkline.agent.simulated import SimulatedPods
+from trunkline.api import router_endpoints
+from trunkline.api.principal import Principal
+from trunkline.api.router_endpoints import RouterApi
 from trunkline.api.server import HttpServer, bind
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.router import routes as router_routes
+from trunkline.bus.router import RouterBus
+from trunkline.model import new_id
 from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
 from trunkline.router.registry import PodRegistry
-from trunkline.router.routes import Principal, RouterDeps, routes
-from trunkline.router.streams import StreamKeys
+from trunkline.router.tokens import StreamKeys
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
+from trunkline.store.tenants import PLATFORM, Tenant
 
 KEY = "tl_router_key"
 BEAT = {"boot_id": "b1", "sequence": 1}
 TWO_AT_ONCE = '{"standard": {"type": "shared", "target": 9, "max_concurrent": 2}}'
 
 
+TENANTS = {"Bearer tl_router_key": PLATFORM, "Bearer tl_tenant_key": Tenant("acme")}
+
+
 @dataclass(frozen=True)
-class Who:
-    reseller_id: str | None
+class Authorized:
+    """The application, as far as the router's endpoints need it: it knows whose key a request has."""
 
+    app: ASGIApp
 
-async def authorize(request: Request, scope: str) -> Principal | Response:
-    assert scope == "router"
-    match request.headers.get("authorization"):
-        case "Bearer tl_router_key":
-            return Who(None)
-        case "Bearer tl_tenant_key":
-            return Who("acme")
-    return Response(status_code=401)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            tenant = TENANTS.get(Headers(scope=scope).get("authorization", ""))
+            if tenant is None:
+                await Response(status_code=401)(scope, receive, send)
+                return
+            who = Principal(new_id(), "k", frozenset({"router"}), tenant, None)
+            scope.setdefault("state", {})["principal"] = who
+        await self.app(scope, receive, send)
 
 
 @dataclass
@@ -93,27 +103,22 @@ async def served(
     bus: Bus, prefix: str, database_url: str, tier_config: str = ALL_STANDARD
 ) -> AsyncIterator[Face]:
     database = await connect_database(database_url, pool_size=4)
-    keys, stream_keys = RouterKeys(prefix), StreamKeys.from_secrets(["a platform secret"])
-    config = RouterConfig(
-        voice_agent_base_url="wss://voice.example.com", tiers=parse_tiers(tier_config), settle_s=0
-    )
-    registry = PodRegistry(database, bus, keys, config)
+    keys = RouterKeys(prefix)
+    router_bus = RouterBus(bus, keys)
+    stream_keys = StreamKeys.from_secrets(["a platform secret"], "wss://voice.example.com")
+    config = RouterConfig(tiers=parse_tiers(tier_config), settle_s=0)
+    registry = PodRegistry(database, router_bus, config)
     writing = asyncio.create_task(registry.run())
-    deps = RouterDeps(
-        Allocator(bus, keys, stream_keys, config, database, AllocationNotes(database)),
-        Pods(bus, keys, stream_keys, config, database, registry),
-        authorize,
-        addresses=PodAddresses(database),
-    )
-    assert deps.addresses is not None
-    server = HttpServer(
-        Starlette(routes=routes(deps)), bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1
-    )
+    allocator = Allocator(router_bus, config, database, AllocationNotes(database))
+    addresses = PodAddresses(database)
+    api = RouterApi(allocator, Pods(router_bus, config, database, registry), stream_keys, addresses)
+    app = Authorized(Starlette(routes=[hot.route() for hot in api.raw_routes()]))
+    server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()
     async with aiohttp.ClientSession() as session:
-        yield Face(f"http://127.0.0.1:{server.port}", bus, keys, session, deps.addresses, database)
+        yield Face(f"http://127.0.0.1:{server.port}", bus, keys, session, addresses, database)
     await server.stop()
-    await deps.allocator.drain()
+    await allocator.drain()
     registry.stop()
     await writing
     await database.close()
@@ -172,7 +177,7 @@ async def test_a_hanging_allocate_is_answered_503(face: Face, monkeypatch: pytes
     async def hang(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(router_routes, "ALLOCATE_S", 0.05)
+    monkeypatch.setattr(router_endpoints, "ALLOCATE_S", 0.05)
     monkeypatch.setattr(Allocator, "allocate", hang)
     status, answer = await face.post("/allocate", {"call_sid": "call-abc123"})
     assert (status, answer["code"]) == (503, "unavailable")

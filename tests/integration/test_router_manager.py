@@ -9,10 +9,11 @@ from structlog.testing import capture_logs
 from tests.support.router.managed import Managed, open_managed
 from tests.support.router.world import RouterWorld
 from tests.support.world import ALL_STANDARD
-from trunkline.bus import router, router_manager, router_views
-from trunkline.bus.router import BeatRule, Stale, WaitRule
-from trunkline.bus.router_manager import TermLost, TruePod
+from trunkline.bus import router, router_manager
+from trunkline.bus.router import BeatRule, WaitRule
+from trunkline.bus.router_manager import ProjectedPod, TermLost
 from trunkline.router import pool_manager as managing
+from trunkline.routing import Pod
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store import pods as pods_store
 from trunkline.store import router as store
@@ -37,7 +38,7 @@ async def test_a_lost_projection_is_rebuilt_from_postgres_without_heartbeats(man
     tiers = [await managed.world.tier_of(pod) for pod in pods]
 
     await managed.world.flush()
-    assert await managed.world.ask("call-3", is_alone=False) == Stale()
+    assert await managed.world.ask("call-3", is_alone=False) is None
     await managed.pass_by(1)
 
     assert [await managed.world.tier_of(pod) for pod in pods] == tiers
@@ -92,7 +93,7 @@ async def test_a_promoted_replica_that_lacks_writes_is_rebuilt_at_once(plain: Ma
     await plain.world.client.hset(plain.world.keys.epoch, "run_id", "of the one before")
     await plain.world.client.delete(plain.world.keys.unproven)
 
-    assert await plain.world.ask("call-3", is_alone=False) == Stale()
+    assert await plain.world.ask("call-3", is_alone=False) is None
     await plain.pass_by(1)
 
     assert set(await plain.world.available("standard")) == {first}
@@ -122,7 +123,7 @@ async def test_without_postgres_the_projection_is_rebuilt_from_heartbeats(manage
         said = ["call-1"] if number == 2 else []
         await world.beat(f"agent-{number}", said, rule=BeatRule(settle_ms=0), is_alone=True)
 
-    assert await world.ask("call-1", is_alone=False) == Stale()
+    assert await world.ask("call-1", is_alone=False) is None
     assert await world.allocate("call-1") == "agent-2"
     assert await world.allocate("call-2") != "agent-2"
 
@@ -139,7 +140,7 @@ async def test_without_postgres_an_idle_pod_is_allocated_only_after_the_settle_t
     heard = [await world.beat(f"agent-{n}", rule=late, is_alone=True) for n in range(3)]
 
     assert await world.allocate("call-2") == "none"
-    assert all(answer.again_ms > 3_000_000 for answer in heard)
+    assert all(answer.again_in_s > 3_000 for answer in heard)
     await world.beat("agent-2", rule=BeatRule(settle_ms=0), is_alone=True)
     assert await world.allocate("call-2") == "agent-2"
 
@@ -150,7 +151,7 @@ async def test_a_projection_made_by_heartbeats_is_rebuilt_when_postgres_returns(
     await plain.world.flush()
     plain.database.warm_pool = _Away()  # type: ignore[assignment]  # stands for a Postgres that is away
     await plain.pass_by(1)
-    assert await plain.world.ask("call-1", is_alone=False) == Stale()
+    assert await plain.world.ask("call-1", is_alone=False) is None
     plain.database.warm_pool = pool
 
     await plain.pass_by(1)
@@ -163,11 +164,11 @@ async def test_an_unproven_proposal_without_a_row_is_freed_and_one_with_a_row_is
 ) -> None:
     await plain.pods(2)
     world = plain.world
-    ids = [str(world.allocation_of(dial)) for dial in ("lost", "dial")]
-    kept = await router.propose_slots(world.bus, world.keys, [(one, "acme") for one in ids])
-    assert isinstance(kept, router.SlotProposals)
-    assert kept.proposals[1] is not None
-    await world.keep("dial", kept.proposals[1].pod)
+    lost, dial = world.allocation_of("lost"), world.allocation_of("dial")
+    ids = [str(lost), str(dial)]
+    kept = await router.propose_slots(world.router_bus, [(lost, "acme"), (dial, "acme")])
+    assert kept is not None
+    await world.keep("dial", kept.slots[dial].pod)
 
     await plain.pass_by(1)
     assert await world.available("standard") == {}, "5 s have not passed"
@@ -186,11 +187,11 @@ async def test_an_occupied_slot_without_a_row_is_freed_and_one_with_a_row_stays_
     await plain.pods(2)
     world = plain.world
     row = await world.keep("dial", "agent-0")
-    ghost = str(world.allocation_of("ghost"))
-    await router.occupy(world.bus, world.keys, "agent-0", 1, str(row))
-    await router.occupy(world.bus, world.keys, "agent-1", 1, ghost)
-    for one in (str(row), ghost):
-        await world.client.zincrby(world.keys.unproven, -2500, one)
+    ghost = world.allocation_of("ghost")
+    await router.occupy(world.router_bus, "agent-0", 1, row)
+    await router.occupy(world.router_bus, "agent-1", 1, ghost)
+    for one in (row, ghost):
+        await world.client.zincrby(world.keys.unproven, -2500, str(one))
 
     await plain.pass_by(1)
 
@@ -274,10 +275,10 @@ async def test_a_leader_logs_its_takeover_once_per_term(managed: Managed) -> Non
 
 async def test_every_write_of_an_older_term_is_refused(managed: Managed) -> None:
     await managed.pods(3)
-    old = router_manager.Term(managed.world.bus, managed.world.keys, *await _term(managed, 1))
+    old = router_manager.Term(managed.world.router_bus, *await _term(managed, 1))
     await managed.world.begin(term=2)
     before = await _dump(managed.world)
-    pod = TruePod("agent-9", "99", "gold", {}, "1", "0", "0", "", 0, 0, 1, [])
+    pod = ProjectedPod(Pod("agent-9", 99, "gold"))
 
     for write in (
         old.remove("agent-0"),
@@ -296,7 +297,7 @@ async def test_every_write_of_an_older_term_is_refused(managed: Managed) -> None
 
 
 async def test_a_leader_is_refused_after_the_projection_was_lost_until_it_rebuilds(managed: Managed) -> None:
-    term = router_manager.Term(managed.world.bus, managed.world.keys, *await _term(managed, 1))
+    term = router_manager.Term(managed.world.router_bus, *await _term(managed, 1))
     await managed.world.flush()
     with pytest.raises(TermLost):
         await term.publish_tiers(["standard"], {"standard": "e|9|1"})
@@ -553,7 +554,7 @@ async def test_a_deleted_projection_is_rebuilt_with_pools_and_calls(managed: Man
     await managed.world.flush()
     await managed.pass_by(1)
     assert await managed.world.sizes() == sizes
-    counts = await router_views.counts(managed.world.bus, managed.world.keys)
+    counts = await router.counts(managed.world.router_bus)
     assert counts.calls == 1
 
 
@@ -827,7 +828,7 @@ async def test_a_merchant_config_edited_during_the_managers_read_is_kept(
         if reads == 1:
             async with managed.database.connection() as other:
                 await store.set_merchant(other, "acme", gold)
-            await router_manager.set_merchant(managed.world.bus, managed.world.keys, "acme", gold)
+            await router_manager.set_merchant(managed.world.router_bus, "acme", gold)
         return truth
 
     monkeypatch.setattr(store, "merchants", edited_meanwhile)
@@ -902,7 +903,7 @@ async def _given_long_ago(managed: Managed, pod: str) -> None:
 
 
 async def _term(managed: Managed, number: int) -> tuple[str, int]:
-    lead = await router_manager.lead(managed.world.bus, managed.world.keys, number)
+    lead = await router_manager.lead(managed.world.router_bus, number)
     return lead.epoch, number
 
 

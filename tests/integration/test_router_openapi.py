@@ -23,9 +23,9 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.support.router import api_page
 from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
+from trunkline.api.router_bodies import AllocateBody, DrainBody, HeartbeatBody, ReleaseBody
 from trunkline.api.router_operations import OPERATIONS
 from trunkline.app import Platform
-from trunkline.router.requests import AllocateBody, DrainBody, HeartbeatBody, ReleaseBody
 from trunkline.settings import load_settings
 
 if TYPE_CHECKING:

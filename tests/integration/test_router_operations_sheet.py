@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.router.managed import Managed, open_managed
-from trunkline.bus import router_views
+from trunkline.bus import router as bus_router
 from trunkline.bus.router import BeatRule
 
 HEARD = BeatRule(settle_ms=0)
@@ -39,7 +39,7 @@ async def test_the_reading_commands_show_pools_pods_and_calls(sheet: Sheet) -> N
     managed = sheet.managed
     await sheet.type("HSET voice:merchant:config acme-corp", '{"tier":"gold"}')
     assert await managed.allocate("call-abc123", "acme-corp") == "agent-0"
-    await router_views.drain(managed.world.bus, managed.world.keys, "agent-3", 360)
+    await bus_router.drain(managed.world.router_bus, "agent-3", 360)
 
     assert {"voice:pool:gold:assigned", "voice:pod:metadata"} <= await sheet.keys("voice:*")
     assert await sheet.type("SCARD voice:pool:gold:available") == 0
@@ -87,7 +87,7 @@ async def test_merchants_are_given_tiers_and_lose_them_by_hset_and_hdel(sheet: S
 
 async def test_a_drain_is_ended_by_deleting_its_key(sheet: Sheet) -> None:
     managed = sheet.managed
-    await router_views.drain(managed.world.bus, managed.world.keys, "agent-2", 360)
+    await bus_router.drain(managed.world.router_bus, "agent-2", 360)
     assert "agent-2" not in await sheet.type("SMEMBERS voice:pool:standard:available")
     await sheet.type("DEL voice:pod:draining:agent-2")
     await managed.pass_by(31)

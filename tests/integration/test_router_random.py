@@ -15,15 +15,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.router.model import PodModel, RouterModel, is_balanced, places_of
 from tests.support.router.world import ENDED_TTL_S, LEASE_TTL_S, SAMPLE, RouterWorld
-from trunkline.bus import router, router_manager, router_views
+from trunkline.bus import router, router_manager
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.bus.router import Allocation, BeatRule, CallOver, NoPod
-from trunkline.bus.router_manager import LiveRow, Term, TruePod
-from trunkline.router.balance import changes
+from trunkline.bus.router import BeatRule
+from trunkline.bus.router_manager import ProjectedPod, Term
+from trunkline.model import Slot
 from trunkline.router.config import RouterConfig
+from trunkline.router.pool_rules import changes
+from trunkline.routing import Allocation, Pod, Unallocated
 from trunkline.settings.tiers import assignment_order, parse_tiers
-from trunkline.store.pods import Pod
 
 PODS = [f"agent-{number}" for number in range(5)]
 RECENT = 6
@@ -74,12 +75,12 @@ class Routing(RuleBasedStateMachine):
         wanted = self.model.candidates("gold" if merchant else "standard")
         answer = self.do(self.world.ask(call, merchant))
         match answer:
-            case CallOver():
+            case Unallocated(why="ended"):
                 assert call in self.model.tombstones
-            case NoPod():
+            case Unallocated(why="busy"):
                 assert call not in self.model.held | dict.fromkeys(self.model.tombstones)
                 assert not wanted, "refused though a pod was free"
-            case Allocation(was_existing=True, pod=pod):
+            case Allocation(is_existing=True, pod=pod):
                 assert self.model.held[call] == pod
             case Allocation(pod=pod):
                 assert call not in self.model.held.keys() | self.model.tombstones
@@ -142,12 +143,12 @@ class Routing(RuleBasedStateMachine):
 
     @rule(pod=pods)
     def drain(self, pod: str) -> None:
-        assert self.do(router_views.drain(self.bus, self.world.keys, pod, 360)) is not None
+        assert self.do(router.drain(self.world.router_bus, pod, 360)) is not None
         self.model.pods[pod].is_draining = True
 
     @rule(pod=pods)
     def undrain(self, pod: str) -> None:
-        self.do(router_views.drain(self.bus, self.world.keys, pod, 0))
+        self.do(router.drain(self.world.router_bus, pod, 0))
         self.model.pods[pod].is_draining = False
 
     @rule(config=st.sampled_from(CONFIGS))
@@ -208,8 +209,8 @@ class Routing(RuleBasedStateMachine):
             )
         )
         # As the registry does when the heartbeat is in Postgres.
-        ids = [str(self.world.allocation_of(call)) for call in dropped]
-        self.do(router.free(self.bus, self.world.keys, ids, tombstone_s=ENDED_TTL_S))
+        ids = [self.world.allocation_of(call) for call in dropped]
+        self.do(router.free(self.world.router_bus, ids, tombstone_s=ENDED_TTL_S))
         self.look()
         self.model.heard(pod)
 
@@ -225,34 +226,26 @@ class Routing(RuleBasedStateMachine):
     def rebuild(self, open_calls: dict[str, str], tiers: dict[str, str]) -> None:
         """As the manager does it, from what Postgres has."""
         world, number = self.world, self.world.term.number + 1
-        lead = self.do(router_manager.lead(self.bus, world.keys, number))
+        lead = self.do(router_manager.lead(world.router_bus, number))
         assert lead.must_rebuild
-        world.term = Term(self.bus, world.keys, lead.epoch, number)
+        world.term = Term(world.router_bus, lead.epoch, number)
         self.do(world.publish(self.config))
         buried = self.model.ended - open_calls.keys()
         self.do(world.term.bury(dict.fromkeys(sorted(buried), ENDED_TTL_S)))
         self.model.tombstones |= buried
         for pod in PODS:
-            incarnation = str(world._numbers.of(pod, f"boot-{self.model.pods[pod].boot}").incarnation)
+            incarnation = world._numbers.of(pod, f"boot-{self.model.pods[pod].boot}").incarnation
             its = [call for call, holder in sorted(open_calls.items()) if holder == pod]
             rows = [
-                LiveRow(
-                    str(world.allocation_of(call)),
-                    call,
-                    pod,
-                    str(slot),
-                    incarnation,
-                    "",
-                    "pool:standard",
-                    "0",
-                    "1",
+                Allocation(
+                    world.allocation_of(call), call, Slot(pod, no, incarnation, "pool:standard"), at_s=1
                 )
-                for slot, call in enumerate(its, 1)
+                for no, call in enumerate(its, 1)
             ]
             model = self.model.pods[pod]
-            said = {"boot_id": f"boot-{model.boot}", "sequence": str(model.sequence + 1), "calls": ""}
-            true = TruePod(pod, incarnation, tiers[pod], said, "1", "0", "0", "", 0, 0, 1, rows)
-            self.do(world.term.put([true], lease_ttl_s=LEASE_TTL_S))
+            boot, sequence = f"boot-{model.boot}", model.sequence + 1
+            true = Pod(pod, incarnation, tiers[pod], boot_id=boot, sequence=sequence)
+            self.do(world.term.put([ProjectedPod(true, rows)], lease_ttl_s=LEASE_TTL_S))
             self.model.pods[pod].is_heard = True
         self.model.held = {c: pod for c, pod in open_calls.items() if c not in self.model.tombstones}
         self.model.is_rebuilt = True
@@ -272,7 +265,7 @@ class Routing(RuleBasedStateMachine):
 
     @invariant()
     def the_calls_are_where_the_model_says(self) -> None:
-        calls = self.do(router_views.calls(self.bus, self.world.keys, 0, 1000))
+        calls = self.do(router.calls(self.world.router_bus, 0, 1000))
         assert {view.call_sid: view.pod for view in calls} == self.model.held
 
     @invariant()
@@ -298,11 +291,11 @@ class Routing(RuleBasedStateMachine):
         for pod in PODS:
             self.model.pods[pod].calls.clear()
             self.beat(pod)
-            self.do(router_views.drain(self.bus, self.world.keys, pod, 0))
+            self.do(router.drain(self.world.router_bus, pod, 0))
         self.do(self.world.publish(self.config))
         self.look()
         self.balance()
-        counts = self.do(router_views.counts(self.bus, self.world.keys))
+        counts = self.do(router.counts(self.world.router_bus))
         assert counts.calls == 0
         assert sum(pool.available for pool in counts.pools) == len(PODS)
         tiers = parse_tiers(self.config)

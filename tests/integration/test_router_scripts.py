@@ -6,32 +6,35 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 
 from tests.support.router.world import Numbers
 from tests.support.world import ALL_STANDARD
-from trunkline.bus import router, router_manager, router_views
+from trunkline.bus import router, router_manager
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.bus.router import (
-    Allocation,
-    Beat,
-    BeatRule,
-    CallOver,
-    KnownPod,
-    NoPod,
-    PodSuperseded,
-    Release,
-    Unregistered,
-)
+from trunkline.bus.router import BeatRule, PodView, RouterBus, Unregistered
 from trunkline.bus.router_manager import Term
-from trunkline.bus.router_views import PodView
+from trunkline.model import Slot
+from trunkline.routing import (
+    Allocation,
+    EndedAllocation,
+    PodHeartbeat,
+    PodSuperseded,
+    RegisteredPod,
+    Unallocated,
+)
 from trunkline.settings.tiers import assignment_order, parse_tiers
 
 LEASE_TTL_S = 86_400
 ENDED_TTL_S = 600
 RULE = BeatRule(lease_ttl_s=LEASE_TTL_S)
+
+
+def named(text: str) -> UUID:
+    return uuid5(NAMESPACE_OID, text)
 
 
 class Router:
@@ -40,15 +43,16 @@ class Router:
     def __init__(self, bus: Bus, keys: RouterKeys):
         self.bus = bus
         self.keys = keys
+        self.router_bus = RouterBus(bus, keys)
         self.client: Any = bus.client
         self._sequence = 0
         self._numbers = Numbers()
-        self.term = Term(bus, keys, "", 1)
+        self.term = Term(self.router_bus, "", 1)
 
     async def begin(self, tier_config: str = ALL_STANDARD) -> None:
         """A new installation, managed under the first term."""
-        lead = await router_manager.lead(self.bus, self.keys, 1)
-        self.term = Term(self.bus, self.keys, lead.epoch, 1)
+        lead = await router_manager.lead(self.router_bus, 1)
+        self.term = Term(self.router_bus, lead.epoch, 1)
         await self.term.rebuilt()
         tiers = parse_tiers(tier_config)
         await self.term.publish_tiers(
@@ -66,51 +70,46 @@ class Router:
     ) -> Any:
         self._sequence += 1
         sequence = self._sequence if sequence is None else sequence
-        beat = Beat(
-            pod,
-            boot_id,
-            sequence,
-            calls,
-            leaving,
-            {"ip": "10.0.0.1", "base_url": f"ws://{pod}"},
+        url = f"ws://{pod}"
+        beat = PodHeartbeat(
+            pod, boot_id, sequence, "10.0.0.1", base_url=url, calls=tuple(calls), leaving=leaving
         )
-        known = await router.heartbeat(self.bus, self.keys, beat, RULE)
+        known = await router.heartbeat(self.router_bus, beat, RULE)
         if isinstance(known, Unregistered):
             told = self._numbers.of(pod, boot_id)
-            known = await router.heartbeat(self.bus, self.keys, beat, RULE, told)
+            known = await router.heartbeat(self.router_bus, beat, RULE, told)
         assert not isinstance(known, Unregistered)
         return known
 
     async def allocate(self, call: str, allocation_id: str = "") -> Allocation | str:
         answer = await router.allocate(
-            self.bus,
-            self.keys,
+            self.router_bus,
             call,
             merchant_id="acme",
-            allocation_id=allocation_id or f"allocation-of-{call}",
+            allocation_id=named(allocation_id or f"allocation-of-{call}"),
             lease_ttl_s=LEASE_TTL_S,
             is_alone=True,
         )
         match answer:
             case Allocation():
                 return answer
-            case NoPod():
+            case Unallocated(why="busy"):
                 return "none"
-            case CallOver():
+            case Unallocated(why="ended"):
                 return "ended"
             case _:
                 return "hold"
 
-    async def release(self, call: str, by_pod: str = "") -> Release | None:
-        return await router.release(self.bus, self.keys, call, by_pod=by_pod, ended_ttl_s=ENDED_TTL_S)
+    async def release(self, call: str, by_pod: str = "") -> EndedAllocation | None:
+        return await router.release(self.router_bus, call, by_pod=by_pod, ended_ttl_s=ENDED_TTL_S)
 
     async def expire(self, ttl_s: float = 90) -> list[str]:
         """As the manager does it, with no freeze."""
-        _, silent = await router_manager.silent(self.bus, self.keys, ttl_s=ttl_s, gap_max_s=15)
-        return [s.pod for s in silent if await self.term.remove(s.pod, heard_ms=s.heard_ms)]
+        _, silent = await router_manager.silent(self.router_bus, ttl_s=ttl_s, gap_max_s=15)
+        return [s.name for s in silent if await self.term.remove(s.name, heard_ms=s.heard_ms)]
 
     async def count(self) -> tuple[int, list[tuple[str, int, int]]]:
-        counts = await router_views.counts(self.bus, self.keys)
+        counts = await router.counts(self.router_bus)
         return counts.calls, [(pool.tier, pool.available, pool.assigned) for pool in counts.pools]
 
     async def pod_of(self, call: str) -> str:
@@ -122,7 +121,7 @@ class Router:
         return set(await self.client.smembers(self.keys.available("standard")))
 
     async def status_of(self, pod: str) -> str | None:
-        view = await router_views.pod_view(self.bus, self.keys, pod)
+        view = await router.pod_view(self.router_bus, pod)
         return view.status if view else None
 
     async def fall_silent(self, *pods: str) -> None:
@@ -165,17 +164,17 @@ async def test_an_allocation_leaves_the_documented_keys(routing: Router) -> None
     allocation = await routing.allocate("call-1")
 
     assert isinstance(allocation, Allocation)
-    client, keys, at = routing.client, routing.keys, str(allocation.allocated_at_s)
+    client, keys, at = routing.client, routing.keys, str(allocation.at_s)
     assert allocation == Allocation(
-        "agent-0", "pool:standard", int(at), "allocation-of-call-1", "ws://agent-0", was_existing=False,
-        slot=1, incarnation=1,
+        named("allocation-of-call-1"), "call-1", Slot("agent-0", 1, 1, "pool:standard"), "acme",
+        base_url="ws://agent-0", is_existing=False, at_s=int(at),
     )  # fmt: skip
     assert await client.hgetall(keys.call("call-1")) == {
         "pod_name": "agent-0",
         "source_pool": "pool:standard",
         "merchant_id": "acme",
         "allocated_at": at,
-        "allocation_id": "allocation-of-call-1",
+        "allocation_id": str(named("allocation-of-call-1")),
         "slot": "1",
         "incarnation": "1",
     }
@@ -196,7 +195,9 @@ async def test_a_release_leaves_the_documented_keys_and_a_tombstone(routing: Rou
 
     released = await routing.release("call-1")
 
-    assert released == Release("agent-0", "pool:standard", False, "available", "allocation-of-call-1")
+    assert released == EndedAllocation(
+        named("allocation-of-call-1"), "agent-0", "pool:standard", False, "available"
+    )
     client, keys = routing.client, routing.keys
     assert await client.exists(keys.call("call-1")) == 0
     assert await client.exists(keys.lease("agent-0")) == 0
@@ -217,7 +218,7 @@ async def test_the_same_call_gets_the_same_pod_and_the_same_allocation(routing: 
 
     assert isinstance(first, Allocation)
     assert isinstance(again, Allocation)
-    assert (again.pod, again.allocation_id, again.was_existing) == (first.pod, "one", True)
+    assert (again.pod, again.id, again.is_existing) == (first.pod, named("one"), True)
     assert len(await routing.available()) == 1
 
 
@@ -250,15 +251,15 @@ async def test_a_release_of_an_earlier_allocation_changes_nothing(routing: Route
     await routing.beat("agent-0")
     await routing.allocate("call-1")
 
-    async def end(allocation_id: str) -> Release | None:
+    async def end(allocation_id: str) -> EndedAllocation | None:
         return await router.release(
-            routing.bus, routing.keys, "call-1", by_pod="", ended_ttl_s=ENDED_TTL_S, only=allocation_id
+            routing.router_bus, "call-1", by_pod="", ended_ttl_s=ENDED_TTL_S, only=allocation_id
         )
 
     assert await end("an earlier allocation") is None
     again = await routing.allocate("call-1")
     assert isinstance(again, Allocation), "it has its pod, and no tombstone"
-    ended = await end("allocation-of-call-1")
+    ended = await end(str(named("allocation-of-call-1")))
     assert ended is not None
     assert ended.pod == "agent-0"
 
@@ -339,7 +340,9 @@ async def test_a_draining_pod_is_not_free_after_its_release(routing: Router) -> 
 
     released = await routing.release("call-1")
 
-    assert released == Release("agent-0", "pool:standard", True, "draining", "allocation-of-call-1")
+    assert released == EndedAllocation(
+        named("allocation-of-call-1"), "agent-0", "pool:standard", True, "draining"
+    )
     assert await routing.available() == set()
 
 
@@ -440,8 +443,8 @@ async def test_a_late_heartbeat_of_a_dead_process_changes_nothing(routing: Route
 
 async def test_without_postgres_a_heartbeat_of_an_earlier_boot_is_superseded(routing: Router) -> None:
     async def beat(boot: str, sequence: int, *calls: str) -> object:
-        said = Beat("agent-0", boot, sequence, calls, False, {})
-        return await router.heartbeat(routing.bus, routing.keys, said, RULE, KnownPod())
+        said = PodHeartbeat("agent-0", boot, sequence, calls=calls)
+        return await router.heartbeat(routing.router_bus, said, RULE, RegisteredPod())
 
     await beat("boot-1", 5)
     await beat("boot-2", 1)
@@ -467,9 +470,9 @@ async def test_a_heartbeat_with_an_older_incarnation_changes_nothing(routing: Ro
     await routing.beat("agent-0", boot_id="boot-1")
     await routing.beat("agent-0", boot_id="boot-2", sequence=1)
     await routing.client.hdel(routing.keys.pod("agent-0"), "past_boots")
-    late = Beat("agent-0", "boot-1", 99, (), False, {})
+    late = PodHeartbeat("agent-0", "boot-1", 99)
 
-    answer = await router.heartbeat(routing.bus, routing.keys, late, RULE, KnownPod(1, "standard"))
+    answer = await router.heartbeat(routing.router_bus, late, RULE, RegisteredPod(1, "standard"))
 
     assert answer == PodSuperseded(1)
     assert await routing.client.hget(routing.keys.pod("agent-0"), "boot_id") == "boot-2"
@@ -479,10 +482,10 @@ async def test_a_pod_that_beat_after_it_was_found_silent_is_not_removed(routing:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.fall_silent("agent-0")
-    _, silent = await router_manager.silent(routing.bus, routing.keys, ttl_s=90, gap_max_s=15)
+    _, silent = await router_manager.silent(routing.router_bus, ttl_s=90, gap_max_s=15)
     await routing.beat("agent-0", ["call-1"])
 
-    assert [s.pod for s in silent] == ["agent-0"]
+    assert [s.name for s in silent] == ["agent-0"]
     assert not await routing.term.remove("agent-0", heard_ms=silent[0].heard_ms)
     assert await routing.pod_of("call-1") == "agent-0"
 
@@ -525,7 +528,7 @@ async def test_a_new_boot_ends_the_allocation_but_not_the_call(routing: Router) 
 
     again = await routing.allocate("call-1", "second allocation")
     assert isinstance(again, Allocation)
-    assert (again.allocation_id, again.was_existing) == ("second allocation", False)
+    assert (again.id, again.is_existing) == (named("second allocation"), False)
 
 
 async def test_a_busy_pods_heartbeat_restores_its_call_after_the_projection_was_lost(routing: Router) -> None:
@@ -565,7 +568,7 @@ async def test_a_silent_pod_is_removed_and_its_call_gets_another(routing: Router
 
     assert await routing.expire() == ["agent-0"]
 
-    assert await router_views.pod_view(routing.bus, routing.keys, "agent-0") is None
+    assert await router.pod_view(routing.router_bus, "agent-0") is None
     assert await routing.pod_of("call-1") == "agent-1"
     assert await routing.count() == (1, [("standard", 0, 1)])
 
@@ -609,7 +612,7 @@ async def test_a_pod_is_shown_with_its_call(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
 
-    view = await router_views.pod_view(routing.bus, routing.keys, "agent-0")
+    view = await router.pod_view(routing.router_bus, "agent-0")
 
     assert view is not None
     shown = PodView("agent-0", "standard", False, "call-1", "allocated", ("call-1",), "10.0.0.1")

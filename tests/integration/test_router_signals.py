@@ -1,24 +1,27 @@
 """The router's alarm of vanished pods, and the gauges an autoscaler follows."""
 
+from functools import partial
+
 from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import WaitRule
-from trunkline.router.alarms import PodAlarms
-from trunkline.router.config import RouterConfig
-from trunkline.router.pod_gauges import PodGauges
-from trunkline.router.pods import Pods
-from trunkline.router.registry import PodRegistry
-from trunkline.router.streams import StreamKeys
+from trunkline.router.pods import Alarm, PodGauges, raise_if_reachable
 from trunkline.store import alarms
+from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
 from trunkline.telemetry import metrics
 
 
+async def vanished(database: Database, count: int) -> None:
+    alarm: Alarm = partial(raise_if_reachable, database)
+    await alarm("pods_vanished", "", {"vanished": count, "pods": 6})
+
+
 async def test_a_mass_vanishing_raises_pods_vanished_once(database_url: str) -> None:
     database = await connect_database(database_url, pool_size=1)
-    for vanished in (4, 5):
-        await PodAlarms(database).vanished(vanished, 6)
+    for count in (4, 5):
+        await vanished(database, count)
     async with database.connection() as conn:
         found = [alarm for alarm in await alarms.list_open(conn) if alarm.name == "pods_vanished"]
     assert len(found) == 1
@@ -28,13 +31,10 @@ async def test_a_mass_vanishing_raises_pods_vanished_once(database_url: str) -> 
 async def test_without_postgres_reporting_a_mass_vanishing_does_not_fail(database_url: str) -> None:
     database = await connect_database(database_url, pool_size=1)
     await database.close()
-    await PodAlarms(database).vanished(4, 6)
+    await vanished(database, 4)
 
 
-async def test_free_capacity_and_the_wait_queue_are_gauges(
-    database_url: str, redis_url: str, key_prefix: str
-) -> None:
-    database = await connect_database(database_url, pool_size=1)
+async def test_free_capacity_and_the_wait_queue_are_gauges(redis_url: str, key_prefix: str) -> None:
     bus, keys = connect(redis_url, Keys(prefix=key_prefix)), RouterKeys(key_prefix)
     world = RouterWorld(bus, keys)
     await world.begin(
@@ -43,9 +43,7 @@ async def test_free_capacity_and_the_wait_queue_are_gauges(
     await world.pods(2)
     await world.allocate("call-1")
     await world.allocate("call-2")
-    config = RouterConfig()
-    registry = PodRegistry(database, bus, keys, config)
-    gauges = PodGauges(Pods(bus, keys, StreamKeys.from_secrets(["secret"]), config, database, registry))
+    gauges = PodGauges(world.router_bus)
 
     await gauges.run_once()
     text = metrics.render()[0].decode()
@@ -60,4 +58,3 @@ async def test_free_capacity_and_the_wait_queue_are_gauges(
     assert 'trunkline_router_waiting{tier="standard"} 2.0' in text
     assert "trunkline_router_calls 4.0" in text
     await bus.close()
-    await database.close()

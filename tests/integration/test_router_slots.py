@@ -6,10 +6,12 @@ import pytest
 
 from tests.support.router.world import RouterWorld
 from tests.support.world import ALL_STANDARD
-from trunkline.bus import router, router_views
+from trunkline.bus import router
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.bus.router import BegunCall, NoPod, Proposal, SlotProposals, Stale, WaitRule
+from trunkline.bus.router import SlotProposals, WaitRule
+from trunkline.model import Slot
+from trunkline.routing import Allocation, Unallocated
 
 HOLD = WaitRule(60_000, 7_000)
 TWO_TIERS = '{"gold": {"type": "exclusive", "target": 2}, "standard": {"type": "exclusive", "target": 2}}'
@@ -20,26 +22,28 @@ class Slots(RouterWorld):
     async def keep(self, *ids: str, merchant: str = "acme") -> list[str]:
         """The pods that are kept; '-' for none."""
         kept = await self.kept(*ids, merchant=merchant)
-        return [proposal.pod if proposal else "-" for proposal in kept.proposals]
+        slots = [kept.slots.get(self.allocation_of(one)) for one in ids]
+        return [slot.pod if slot else "-" for slot in slots]
 
     async def kept(self, *ids: str, merchant: str = "acme") -> SlotProposals:
-        kept = await router.propose_slots(self.bus, self.keys, [(one, merchant) for one in ids])
-        assert isinstance(kept, SlotProposals)
+        wants = [(self.allocation_of(one), merchant) for one in ids]
+        kept = await router.propose_slots(self.router_bus, wants)
+        assert kept is not None
         return kept
 
     async def begin_call(
         self, allocation: str, call: str, pod: str, slot: int = 1, incarnation: int = 0
     ) -> None:
         incarnation = incarnation or int(await self.client.hget(self.keys.pod(pod), "incarnation"))
-        begun = BegunCall(allocation, call, pod, slot, incarnation, "acme", "pool:standard")
-        await router.begin(self.bus, self.keys, begun)
+        place = Slot(pod, slot, incarnation, "pool:standard")
+        await router.begin(self.router_bus, Allocation(self.allocation_of(allocation), call, place, "acme"))
 
     async def free(self, *ids: str, tombstone_s: int = 600) -> None:
-        await router.free(self.bus, self.keys, ids, tombstone_s=tombstone_s)
+        await router.free(self.router_bus, [*map(self.allocation_of, ids)], tombstone_s=tombstone_s)
 
     async def free_slots(self) -> dict[str, int]:
-        free = await router.free_slots(self.bus, self.keys)
-        assert not isinstance(free, Stale)
+        free = await router.free_slots(self.router_bus)
+        assert free is not None
         return dict(free)
 
     async def slots_of(self, pod: str) -> dict[str, str]:
@@ -73,16 +77,16 @@ async def test_each_dial_reserves_its_own_slot_and_the_reply_counts_free_ones(wo
 
     kept = await world.kept("a", "b")
 
-    assert kept.proposals == (
-        Proposal("agent-0", 1, 1, "pool:standard", ""),
-        Proposal("agent-1", 1, 2, "pool:standard", ""),
-    )
+    assert kept.slots == {
+        world.allocation_of("a"): Slot("agent-0", 1, 1, "pool:standard"),
+        world.allocation_of("b"): Slot("agent-1", 1, 2, "pool:standard"),
+    }
     assert kept.free == {"standard": 1}
     assert await world.free_slots() == {"standard": 1}
     assert await world.keep("c", "d") == ["agent-2", "-"]
-    assert await world.ask("somebody") == NoPod()
+    assert await world.ask("somebody") == Unallocated("busy")
     assert await world.status_of("agent-0") == "kept"
-    counts = await router_views.counts(world.bus, world.keys)
+    counts = await router.counts(world.router_bus)
     assert (counts.kept, counts.pools[0].kept, counts.calls) == (3, 3, 0)
 
 
@@ -92,7 +96,7 @@ async def test_the_same_dial_again_gets_the_slot_reserved_for_it(world: Slots) -
 
     first = await world.kept("a")
 
-    assert (await world.kept("a")).proposals == first.proposals
+    assert (await world.kept("a")).slots == first.slots
     assert await world.free_slots() == {"standard": 1}
 
 
@@ -104,7 +108,7 @@ async def test_a_reserved_pod_stays_reserved_through_its_heartbeats(world: Slots
     await world.beat(pod)
 
     assert await world.keep("b") == ["-"]
-    assert await world.slots_of(pod) == {"1": "a"}
+    assert await world.slots_of(pod) == {"1": str(world.allocation_of("a"))}
 
 
 async def test_an_answered_call_begins_on_its_slot_and_leaves_the_documented_keys(world: Slots) -> None:
@@ -117,13 +121,13 @@ async def test_an_answered_call_begins_on_its_slot_and_leaves_the_documented_key
 
     record = await world.client.hgetall(world.keys.call("call-1"))
     assert (record["pod_name"], record["source_pool"], record["merchant_id"], record["allocation_id"]) == (
-        pod, "pool:standard", "acme", "a",
+        pod, "pool:standard", "acme", str(world.allocation_of("a")),
     )  # fmt: skip
     assert await world.client.get(world.keys.lease(pod)) == "call-1"
     assert await world.status_of(pod) == "allocated"
     assert await world.client.zcard(world.keys.kept) == 0
     assert await world.allocate("call-1") == pod
-    counts = await router_views.counts(world.bus, world.keys)
+    counts = await router.counts(world.router_bus)
     assert (counts.kept, counts.calls) == (0, 1)
 
 
@@ -135,7 +139,8 @@ async def test_a_call_that_begins_at_another_pod_frees_its_reservation(world: Sl
     await world.begin_call("a", "call-1", "agent-1")
 
     assert await world.available("standard") == {"agent-0": 0}
-    assert (await world.slots_of("agent-0"), await world.slots_of("agent-1")) == ({}, {"1": "a"})
+    begun = {"1": str(world.allocation_of("a"))}
+    assert (await world.slots_of("agent-0"), await world.slots_of("agent-1")) == ({}, begun)
 
 
 async def test_a_call_that_begins_at_another_pod_frees_the_first(world: Slots) -> None:
@@ -190,10 +195,10 @@ async def test_a_slot_occupied_by_another_attempt_is_not_proposed_again(world: S
     await world.pods(2)
     assert await world.keep("a") == ["agent-0"]
 
-    await router.occupy(world.bus, world.keys, "agent-0", 1, "other")
+    await router.occupy(world.router_bus, "agent-0", 1, world.allocation_of("other"))
     await world.free("a")
 
-    assert await world.slots_of("agent-0") == {"1": "other"}
+    assert await world.slots_of("agent-0") == {"1": str(world.allocation_of("other"))}
     assert await world.keep("a", "b") == ["agent-1", "-"]
     await world.free("other")
     assert await world.keep("b") == ["agent-0"]
@@ -203,11 +208,11 @@ async def test_a_proven_slot_is_not_taken_by_a_conflict(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(1)
     await world.keep("a")
-    await world.client.zrem(world.keys.unproven, "a")
+    await world.client.zrem(world.keys.unproven, str(world.allocation_of("a")))
 
-    await router.occupy(world.bus, world.keys, "agent-0", 1, "other")
+    await router.occupy(world.router_bus, "agent-0", 1, world.allocation_of("other"))
 
-    assert await world.slots_of("agent-0") == {"1": "a"}
+    assert await world.slots_of("agent-0") == {"1": str(world.allocation_of("a"))}
 
 
 async def test_a_dial_reserves_in_its_own_tier_and_then_in_the_common_ones(world: Slots) -> None:
@@ -224,10 +229,11 @@ async def test_slots_of_a_shared_pod_have_numbers_and_the_lowest_free_is_taken(w
     (pod,) = await world.pods(1)
 
     kept = await world.kept("a", "b", "c", "d")
-    assert [p and p.slot for p in kept.proposals] == [1, 2, 3, None]
+    slots = [kept.slots.get(world.allocation_of(dial)) for dial in "abcd"]
+    assert [slot and slot.no for slot in slots] == [1, 2, 3, None]
     await world.free("b")
 
-    assert (await world.kept("e")).proposals[0] == Proposal(pod, 2, 1, "pool:basic", "")
+    assert (await world.kept("e")).slots == {world.allocation_of("e"): Slot(pod, 2, 1, "pool:basic")}
     assert await world.available("basic") == {pod: 3}
 
 
@@ -314,7 +320,7 @@ async def test_leaving_draining_and_unready_pods_are_not_reserved(world: Slots) 
     await world.begin(ALL_STANDARD)
     await world.pods(4)
     await world.beat("agent-0", leaving=True)
-    await router_views.drain(world.bus, world.keys, "agent-1", 360)
+    await router.drain(world.router_bus, "agent-1", 360)
     await world.client.hset(world.keys.pod("agent-2"), "ready", "0")
 
     assert await world.keep("a", "b") == ["agent-3", "-"]
@@ -334,10 +340,10 @@ async def test_a_lost_projection_is_stale_until_it_is_rebuilt(world: Slots) -> N
     await world.pods(1)
     await world.flush()
 
-    assert await router.propose_slots(world.bus, world.keys, [("a", "acme")]) == Stale()
-    assert await router.free_slots(world.bus, world.keys) == Stale()
-    assert await world.ask("call-1", is_alone=False) == Stale()
-    assert await world.ask("call-1", is_alone=True) == NoPod(is_misconfigured=True)
+    assert await router.propose_slots(world.router_bus, [(world.allocation_of("a"), "acme")]) is None
+    assert await router.free_slots(world.router_bus) is None
+    assert await world.ask("call-1", is_alone=False) is None
+    assert await world.ask("call-1", is_alone=True) == Unallocated("busy", is_misconfigured=True)
 
 
 async def test_dialers_are_woken_by_a_freed_slot_only_while_they_wait_for_one(world: Slots) -> None:

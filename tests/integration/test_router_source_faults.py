@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.router.world import RouterWorld
-from trunkline.bus import router_manager, router_views
+from trunkline.bus import router, router_manager
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import BeatRule
@@ -84,7 +84,7 @@ async def test_bug_6_a_pod_is_removed_from_every_type_of_pool(world: RouterWorld
         assert await world.term.remove(pod)
     left = [key async for key in world.client.scan_iter(match=f"{world.keys.prefix}:*agent-*")]
     assert left == []
-    counts = await router_views.counts(world.bus, world.keys)
+    counts = await router.counts(world.router_bus)
     assert (counts.calls, {(p.available, p.assigned) for p in counts.pools}) == (0, {(0, 0)})
 
 
@@ -133,10 +133,10 @@ async def test_caveat_5_a_draining_pod_is_skipped_and_not_consumed(world: Router
 
 async def test_an_operators_drain_ends_by_itself_and_a_leaving_pods_does_not(world: RouterWorld) -> None:
     await world.pods(3)
-    await router_views.drain(world.bus, world.keys, "agent-2", 360)
+    await router.drain(world.router_bus, "agent-2", 360)
     assert 300 < await world.client.ttl(world.keys.draining("agent-2")) <= 360
     await world.beat("agent-2", leaving=True)
-    undrained = await router_views.drain(world.bus, world.keys, "agent-2", 0)
+    undrained = await router.drain(world.router_bus, "agent-2", 0)
     assert undrained is not None
     assert undrained.is_draining
     assert await world.allocate("call-9") == "agent-1"
@@ -218,15 +218,15 @@ async def test_a_crash_between_any_two_steps_leaks_nothing_after_one_reconcile(w
         await world.release(call)
         await world.beat("agent-2")
         await world.recover()
-        counts = await router_views.counts(world.bus, world.keys)
+        counts = await router.counts(world.router_bus)
         assert counts.calls == 0
         assert sum(pool.available for pool in counts.pools) == len(pods)
 
 
 async def test_terms_only_grow(world: RouterWorld) -> None:
-    assert (await router_manager.lead(world.bus, world.keys, 5)).is_taken
-    assert not (await router_manager.lead(world.bus, world.keys, 4)).is_taken
-    assert (await router_manager.lead(world.bus, world.keys, 5)).is_taken
+    assert (await router_manager.lead(world.router_bus, 5)).is_taken
+    assert not (await router_manager.lead(world.router_bus, 4)).is_taken
+    assert (await router_manager.lead(world.router_bus, 5)).is_taken
 
 
 _TIERS = "#order=gold,basic,standard gold=e|1|1 standard=e|1|1 basic=s|1|3"

@@ -7,7 +7,8 @@ import pytest
 from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.bus.router import Allocation, NoPod, WaitRule
+from trunkline.bus.router import WaitRule
+from trunkline.routing import Allocation, Unallocated
 
 GOLD_AND_MORE = (
     '{"gold": {"type": "exclusive", "target": 1}, "standard": {"type": "exclusive", "target": 1},'
@@ -83,7 +84,7 @@ async def test_a_dedicated_pool_is_its_merchants_alone_and_is_released_to(world:
     answer = await world.ask("call-1", "9shines")
 
     assert isinstance(answer, Allocation)
-    assert (answer.pod, answer.source_pool) == ("agent-0", "merchant:9shines")
+    assert (answer.pod, answer.slot.source_pool) == ("agent-0", "merchant:9shines")
     released = await world.release("call-1")
     assert released is not None
     assert released.source_pool == "merchant:9shines"
@@ -285,7 +286,9 @@ async def test_while_a_pool_key_has_the_old_type_allocation_and_heartbeat_do_not
     await world.pods(1)
     await world.client.hset(world.keys.tiers, "basic", "e|9|1")
 
-    assert isinstance(await world.ask("call-1"), NoPod)
+    refused = await world.ask("call-1")
+    assert isinstance(refused, Unallocated)
+    assert refused.why == "busy"
     await world.beat("agent-0")
     assert await world.available("basic") == {"agent-0": 0}
 

@@ -13,14 +13,15 @@ import pytest
 from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
 from trunkline import value
-from trunkline.telephony import twiml
-from trunkline.telephony.retry_orders import SEND_AGAIN
 from trunkline.telephony.simulator import Behaviour, Faults, SimulatedAccount, Simulator, SimulatorConfig
 from trunkline.telephony.simulator.pace import CATCH_UP_S
 from trunkline.telephony.simulator.receiver import Receiver
-from trunkline.telephony.twilio_signature import verified_fields
+from trunkline.telephony.twilio import TwilioDocuments
+from trunkline.telephony.twilio_webhooks import verified_fields
+from trunkline.telephony.xml_documents import SEND_AGAIN
 
 ACCOUNT = SimulatedAccount()
+TWIML = TwilioDocuments()
 FROM = "+15005559901"
 QUICK = SimulatorConfig(time_scale=0.005, media_interval_s=0.01)
 # A talk of 40 s is over before any document can be fetched.
@@ -79,7 +80,7 @@ async def test_the_official_validator_accepts_the_simulators_signatures() -> Non
 async def test_the_official_validator_accepts_what_it_signs_of_a_stream() -> None:
     async with rig() as r:
         status_url = f"{r.receiver.base_url}/webhooks/twilio/stream?attempt={uuid4()}"
-        document = twiml.stream(r.receiver.stream_url, {}, status_url=status_url + SEND_AGAIN)
+        document = TWIML.answer_document(r.receiver.stream_url, {}, status_url=status_url)
         r.receiver.document = lambda _: document
         await r.create("+15005551001")
         await r.simulator.idle()
@@ -165,7 +166,7 @@ async def test_a_patient_person_talks_from_when_they_are_connected() -> None:
 
 async def test_a_person_on_hold_hangs_up_after_patience_s() -> None:
     async with rig(replace(HASTY, patience_s=0.01)) as r:
-        r.receiver.document = lambda _: twiml.hold(10**12, "http://127.0.0.1:9")
+        r.receiver.document = lambda _: TWIML.hold_document(10**12, "http://127.0.0.1:9")
         await r.create("+15005551001")
         await r.simulator.idle()
         (dial,) = r.simulator.ledger.dials
@@ -187,7 +188,7 @@ async def test_the_same_seed_gives_the_same_calls_whatever_their_order() -> None
         quick = Behaviour(0.4, 0.2, 0.2, 0.2, ring_s=(1, 2), talk_s=(1, 2))
         config = replace(QUICK, seed=7, behaviour=quick, time_scale=0.001)
         async with rig(config) as r:
-            r.receiver.document = lambda _: twiml.hang_up()
+            r.receiver.document = lambda _: TWIML.hang_up_document()
             for number in ordered:
                 await r.create(number, Timeout="10")
             await r.simulator.idle()
@@ -273,7 +274,7 @@ async def test_the_call_ends_when_the_agent_hangs_up() -> None:
 @pytest.mark.parametrize("url", ["ws://127.0.0.1:9/nobody", "{}?attempt=1", "nonsense"])
 async def test_a_stream_that_cannot_be_opened_ends_the_call(url: str) -> None:
     async with rig() as r:
-        r.receiver.document = lambda _: twiml.stream(url.format(r.receiver.stream_url), {})
+        r.receiver.document = lambda _: TWIML.answer_document(url.format(r.receiver.stream_url), {})
         await r.create("+15005551601")
         await r.simulator.idle()
         assert r.simulator.ledger.dials[0].status == "completed"
@@ -283,7 +284,7 @@ async def test_a_stream_that_cannot_be_opened_ends_the_call(url: str) -> None:
 @pytest.mark.parametrize("body", ["", "not XML", "<Other/>", "<!DOCTYPE x><Response/>", "<Response/>"])
 async def test_a_document_without_orders_ends_the_call(body: str) -> None:
     async with rig() as r:
-        r.receiver.document = lambda _: value.replace(twiml.hang_up(), body=body)
+        r.receiver.document = lambda _: value.replace(TWIML.hang_up_document(), body=body)
         await r.create("+15005551601")
         await r.simulator.idle()
         assert r.simulator.ledger.dials[0].status == "completed"
@@ -427,7 +428,7 @@ async def test_those_who_answered_are_read_in_pages_and_summed_up() -> None:
         r.receiver.hang_up_after = 1
         for n in range(3):
             await r.create(f"+150055510{n:02d}")
-        r.receiver.document = lambda _: twiml.busy("Nobody is here.")
+        r.receiver.document = lambda _: TWIML.busy_document("Nobody is here.")
         await r.create("+15005551110")  # busy: nobody answered
         await r.simulator.idle()
         async with r.http.get(f"{r.simulator.base_url}/ledger/answered?after=1&limit=1") as response:

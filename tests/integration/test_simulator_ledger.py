@@ -76,9 +76,7 @@ def test_one_attempt_dialled_twice_is_named_with_both_calls() -> None:
 def test_dials_without_an_attempt_are_not_one_attempt() -> None:
     ledger = Ledger()
     for number in "12":
-        ledger.open(
-            call_id=number, account="AC", attempt=None, to=number, from_="N", requested_at=ledger.now()
-        )
+        ledger.dials.append(Dial(0, number, "AC", None, number, "N", ledger.now(), ledger.now()))
     assert ledger.double_dials() == []
 
 

@@ -14,8 +14,8 @@ from plivo.exceptions import (  # type: ignore[import-untyped]
 )
 from plivo.utils.signature_v3 import validate_v3_signature  # type: ignore[import-untyped]
 
-from trunkline.telephony import plivo_xml
 from trunkline.telephony.forms import read_form
+from trunkline.telephony.plivo import PlivoDocuments
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
 from trunkline.telephony.simulator.receiver import Receiver
 
@@ -65,7 +65,7 @@ async def sdk() -> AsyncIterator[Sdk]:
         Receiver() as receiver,
         Simulator(SimulatorConfig(time_scale=0.005)) as simulator,
     ):
-        receiver.document = lambda _: plivo_xml.stream(receiver.stream_url, {})
+        receiver.document = lambda _: PlivoDocuments().answer_document(receiver.stream_url, {})
         sdk = Sdk(simulator, receiver, ACCOUNT.auth_token)
         yield sdk
         sdk.client.session.close()
@@ -107,7 +107,7 @@ async def test_plivos_validator_accepts_every_webhook(sdk: Sdk) -> None:
 
 async def test_its_validator_accepts_what_is_told_of_a_stream(sdk: Sdk) -> None:
     status_url = f"{sdk.receiver.base_url}/webhooks/plivo/stream?attempt=1"
-    document = plivo_xml.stream(sdk.receiver.stream_url, {}, status_url=status_url)
+    document = PlivoDocuments().answer_document(sdk.receiver.stream_url, {}, status_url=status_url)
     sdk.receiver.document = lambda _: document
     await sdk.create("15005551001")
     await sdk.simulator.idle()

@@ -16,7 +16,7 @@ from tests.support.telephony.carriers import open_line
 from trunkline.telephony.carrier import Accepted
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
 from trunkline.telephony.simulator.receiver import Receiver
-from trunkline.telephony.simulator.vapi_wire import number_id
+from trunkline.telephony.simulator.vapi import number_id
 from trunkline.value import replace
 
 ACCOUNT = SimulatorConfig().account("vapi")

@@ -7,12 +7,18 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.faults.silence import silent_address
-from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost
-from trunkline.telephony.simulator import retries, webhook_client
+from trunkline.http.connections import Exchange, HttpReply, NotSent, ReplyLost
+from trunkline.telephony.simulator import webhooks as webhooks_module
 from trunkline.telephony.simulator.activity import Activity
-from trunkline.telephony.simulator.webhook_client import Outgoing, Timeouts, WebhookClient
-from trunkline.telephony.simulator.webhooks import CallWebhooks, Webhooks
-from trunkline.telephony.simulator.wire import Letter
+from trunkline.telephony.simulator.webhooks import (
+    TWILIO,
+    CallWebhooks,
+    Letter,
+    Outgoing,
+    Timeouts,
+    WebhookClient,
+    Webhooks,
+)
 from trunkline.value import replace
 
 USUAL, IMPATIENT = Timeouts(), Timeouts(read_s=0.05)
@@ -45,7 +51,7 @@ class Peer:
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle connection is not given up while the test is held up."""
-    monkeypatch.setattr(webhook_client, "IDLE_MAX_S", 3600.0)
+    monkeypatch.setattr(webhooks_module, "IDLE_MAX_S", 3600.0)
 
 
 @asynccontextmanager
@@ -109,7 +115,7 @@ async def test_an_unreachable_receiver_is_not_sent(url: str) -> None:
 
 
 async def test_a_header_that_cannot_be_sent_uses_up_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook_client, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(webhooks_module, "CONNECTIONS_MAX", 1)
     async with peer(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 2) as (_, client, request):
         await client.send(request, USUAL)
         for _ in range(2):
@@ -150,7 +156,7 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
 async def test_a_request_cancelled_while_connecting_uses_up_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(webhook_client, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(webhooks_module, "CONNECTIONS_MAX", 1)
     async with peer(b"HTTP/1.1 204 No Content\r\n\r\n") as (_, client, request):
         with silent_address() as (host, port):
             silent = replace(request, url=f"http://{host}:{port}/")
@@ -163,7 +169,7 @@ async def test_a_request_cancelled_while_connecting_uses_up_no_connection(
 
 
 async def test_the_webhook_client_bounds_its_concurrent_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook_client, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(webhooks_module, "CONNECTIONS_MAX", 3)
     async with peer(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 20) as (one, client, request):
         answers = await asyncio.gather(*(client.send(request, USUAL) for _ in range(20)))
         assert [shown(answer) for answer in answers] == [(204, b"")] * 20
@@ -173,7 +179,7 @@ async def test_the_webhook_client_bounds_its_concurrent_requests(monkeypatch: py
 async def test_stopping_the_simulator_ends_an_unanswered_webhook() -> None:
     async with peer(b"HTTP/1.1 204 No Content\r\n\r\n", b"") as (one, client, request):
         activity = Activity()
-        webhooks, letter = Webhooks(client, activity), Letter(request, retries.TWILIO)
+        webhooks, letter = Webhooks(client, activity), Letter(request, TWILIO)
         webhooks.send(CallWebhooks(), letter, None, 0.0, last=False)
         await activity.idle()
         webhooks.send(CallWebhooks(), letter, None, 0.0, last=False)

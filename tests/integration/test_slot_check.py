@@ -1,16 +1,17 @@
 """Slots that nothing needs any more are ended, freed in Valkey, and alarmed about where a fault left them."""
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.router.addresses import READS_PER_FULL_READ, PodAddresses
-from trunkline.router.slot_check import SlotCheck
+from trunkline.router.slots import SlotCheck, SlotReleaser
+from trunkline.routing import ClusterPod, PodHeartbeat, RegisteredPod
 from trunkline.store import allocations, pods
 from trunkline.store.allocations import Address
-from trunkline.store.pods import PodBeat, Registered, Sighted
 from trunkline.value import replace
 
 
@@ -20,9 +21,13 @@ async def dialing(database_url: str) -> AsyncIterator[Dialing]:
         yield dialing
 
 
-class Freed(list[UUID]):
-    async def free(self, attempt_ids: Sequence[UUID]) -> None:
-        self.extend(attempt_ids)
+class Freed(SlotReleaser):
+    def __init__(self) -> None:
+        super().__init__(cast(Any, None), tombstone_s=600)
+        self.ids: list[UUID] = []
+
+    async def release(self, attempt_ids: Sequence[UUID]) -> None:
+        self.ids.extend(attempt_ids)
 
 
 async def alarms(dialing: Dialing) -> list[str]:
@@ -32,22 +37,22 @@ async def alarms(dialing: Dialing) -> list[str]:
 
 async def test_an_in_doubt_attempt_that_cannot_ring_frees_its_slot_without_an_alarm(dialing: Dialing) -> None:
     freed = Freed()
-    check = SlotCheck(dialing.database, freed.free, doubt_s=60, tombstone_s=600)
+    check = SlotCheck(dialing.database, freed, doubt_s=60)
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
     assert await check.run_once() == 0
     await dialing.run("UPDATE attempts SET send_at = send_at - interval '61 seconds'")
     assert await check.run_once() == 1
-    assert (freed, await alarms(dialing)) == ([attempt], [])
+    assert (freed.ids, await alarms(dialing)) == ([attempt], [])
 
 
 async def test_a_slot_without_an_attempt_is_freed_with_an_alarm(dialing: Dialing) -> None:
     freed = Freed()
-    check = SlotCheck(dialing.database, freed.free, doubt_s=60, tombstone_s=600)
+    check = SlotCheck(dialing.database, freed, doubt_s=60)
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
     await dialing.run("DELETE FROM attempts")
     await dialing.run("UPDATE allocations SET asked_at = asked_at - interval '1 minute'")
     assert await check.run_once() == 1
-    assert (freed, await alarms(dialing)) == ([attempt], ["stray_slots"])
+    assert (freed.ids, await alarms(dialing)) == ([attempt], ["stray_slots"])
 
 
 async def test_pod_addresses_are_read_incrementally(dialing: Dialing) -> None:
@@ -94,12 +99,12 @@ async def test_a_pod_address_reported_by_a_later_heartbeat_is_read(dialing: Dial
     """As of a pod that the cluster shows before its first heartbeat."""
     addresses = PodAddresses(dialing.database)
     async with dialing.database.transaction() as tx:
-        await pods.see(tx, [Sighted("va-0", "uid-0", True, False, "10.0.0.7", 8080, "")], [])
+        await pods.see(tx, [ClusterPod("va-0", "uid-0", True, False, "10.0.0.7", 8080, "")], [])
     await addresses.run_once()
-    said = PodBeat("va-0", "boot-1", 1, False, (), "10.0.0.7", 8080, "", "wss://va-0.example.com", 5.0)
+    said = PodHeartbeat("va-0", "boot-1", 1, "10.0.0.7", 8080, "", "wss://va-0.example.com", interval_s=5.0)
     async with dialing.database.transaction() as tx:
         known = await pods.register(tx, said, [], may_insert=False)
-    assert isinstance(known, Registered)
+    assert isinstance(known, RegisteredPod)
 
     assert await addresses.run_once() == 1
     found = addresses.find(known.incarnation)
@@ -114,12 +119,12 @@ async def test_a_pod_address_reported_by_a_later_heartbeat_is_read(dialing: Dial
 async def test_how_often_a_pod_speaks_is_known_once_it_speaks(dialing: Dialing) -> None:
     addresses = PodAddresses(dialing.database)
     async with dialing.database.transaction() as tx:
-        await pods.see(tx, [Sighted("va-0", "uid-0", True, False, "10.0.0.7", 8080, "")], [])
+        await pods.see(tx, [ClusterPod("va-0", "uid-0", True, False, "10.0.0.7", 8080, "")], [])
     await addresses.run_once()
     shown = addresses.find_pod("va-0")
     assert shown is not None
     assert shown.interval_s is None
-    said = PodBeat("va-0", "boot-1", 1, False, (), "10.0.0.7", 8080, "", "wss://va-0.example.com", 30.0)
+    said = PodHeartbeat("va-0", "boot-1", 1, "10.0.0.7", 8080, "", "wss://va-0.example.com")
     async with dialing.database.transaction() as tx:
         await pods.register(tx, said, [], may_insert=False)
     await addresses.run_once()
@@ -154,6 +159,6 @@ async def test_a_pod_that_takes_no_stream_raises_an_alarm_with_its_name(dialing:
     await dialing.pod("broken-0")
     await dialing.run("UPDATE pods SET missed = 2, missed_at = clock_timestamp()")
     await dialing.pod("va-0")
-    await SlotCheck(dialing.database, Freed().free, doubt_s=60, tombstone_s=600).run_once()
+    await SlotCheck(dialing.database, Freed(), doubt_s=60).run_once()
     rows = await dialing.database.pool.fetch("SELECT name, subject FROM alarms WHERE cleared_at IS NULL")
     assert [tuple(row) for row in rows] == [("pod_takes_no_stream", "broken-0")]

@@ -10,6 +10,7 @@ from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.pipe import Word
+from trunkline.bus.router import RouterBus
 from trunkline.bus.scripts import Script
 from trunkline.errors import BusUnavailable
 from trunkline.model import FreeSlots, Grant, Slot, new_id
@@ -33,7 +34,7 @@ async def dialing(database_url: str) -> AsyncIterator[Dialing]:
 
 @pytest.fixture
 def proposer(dialing: Dialing) -> SlotProposer:
-    return SlotProposer(NoValkey(), RouterKeys("voice"), dialing.database, RouterConfig())
+    return SlotProposer(RouterBus(NoValkey(), RouterKeys("voice")), dialing.database, RouterConfig())
 
 
 def grants(*merchants: str) -> list[Grant]:
@@ -77,7 +78,7 @@ async def test_a_projection_that_is_not_rebuilt_is_not_used(
 ) -> None:
     bus = connect(redis_url, Keys(prefix=key_prefix))
     try:
-        proposer = SlotProposer(bus, RouterKeys(key_prefix), dialing.database, RouterConfig())
+        proposer = SlotProposer(RouterBus(bus, RouterKeys(key_prefix)), dialing.database, RouterConfig())
         await dialing.pod("va-0")
         assert await proposer.free_slots() is None
         assert await pods(proposer, "m") == ["va-0"]

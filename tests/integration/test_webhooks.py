@@ -14,13 +14,14 @@ from twilio.request_validator import RequestValidator  # type: ignore[import-unt
 from tests.support.api.webhooks import EXAMPLES, KEYS, TWILIO_TOKEN, Door, count, open_door, reverse_proxy
 from tests.support.faults.proxy import TcpProxy
 from tests.support.waiting import eventually
-from trunkline.router.stream_finder import NoStream, Stream
+from trunkline.http.carrier_session import basic
+from trunkline.router.connector import Stream
+from trunkline.routing import Unallocated, WhyUnallocated
 from trunkline.telemetry import metrics
 from trunkline.telephony.callbacks import basic_password, verify_callback
 from trunkline.telephony.carrier import CallbackTag
 from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.forms import FORM
-from trunkline.telephony.session import basic
 
 SIGNER = RequestValidator(TWILIO_TOKEN)
 ENDED = {"CallSid": "CA1", "CallStatus": "completed", "SequenceNumber": "3", "CallDuration": "42"}
@@ -311,8 +312,10 @@ async def test_an_answered_call_of_an_unknown_attempt_is_connected(door: Door) -
 @pytest.mark.parametrize(
     ("answer", "says"), [("busy", b"<Say>"), ("ended", b"<Response><Hangup"), ("hold", b"<Redirect")]
 )
-async def test_without_a_pod_the_carrier_gets_a_document(door: Door, answer: str, says: bytes) -> None:
-    door.stream = NoStream(answer)
+async def test_without_a_pod_the_carrier_gets_a_document(
+    door: Door, answer: WhyUnallocated, says: bytes
+) -> None:
+    door.stream = Unallocated(answer)
     status, body = await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
     assert status == 200
     assert says in body
@@ -323,7 +326,7 @@ async def test_without_a_pod_the_carrier_gets_a_document(door: Door, answer: str
 
 
 async def test_the_hold_document_redirects_to_a_signed_url(door: Door) -> None:
-    door.stream = NoStream("hold")
+    door.stream = Unallocated("hold")
     attempt = uuid4()
     _, body = await post(door, door.callback("twilio", "answer", attempt), ANSWERED)
     again = (
@@ -392,7 +395,7 @@ async def test_exotel_requests_by_get_and_is_answered_in_json(door: Door) -> Non
         assert answer.status == 200
         assert json.loads(await answer.read()) == {"url": "wss://pods.example.com/ws/1?token=t"}
     assert door.streams == [("1", attempt)]
-    door.stream = NoStream("busy")
+    door.stream = Unallocated("busy")
     async with door.http.get(url, headers={"Authorization": password}) as answer:
         assert answer.status == 503
 

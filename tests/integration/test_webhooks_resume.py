@@ -9,7 +9,8 @@ import pytest
 from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
 from tests.support.api.webhooks import KEYS, TWILIO_TOKEN, Door, open_door
-from trunkline.router.stream_finder import NoStream, Stream
+from trunkline.router.connector import Stream
+from trunkline.routing import Unallocated
 from trunkline.telephony.callbacks import callback_url, verify_callback
 from trunkline.telephony.carrier import CallbackKind, CallbackTag
 from trunkline.telephony.forms import FORM
@@ -85,7 +86,7 @@ async def test_an_ended_call_gets_the_hang_up_document_at_its_resume_url(door: D
 
 
 async def test_a_released_call_gets_the_hang_up_document_without_a_message(door: Door) -> None:
-    door.stream = NoStream("ended")
+    door.stream = Unallocated("ended")
     _, body = await ask(door, resume_url(door, uuid4()))
     assert b"<Hangup" in body
     assert b"<Say" not in body
@@ -93,7 +94,7 @@ async def test_a_released_call_gets_the_hang_up_document_without_a_message(door:
 
 async def test_a_call_held_at_its_resume_url_keeps_its_turn_and_ends_after_the_last_hold(door: Door) -> None:
     attempt = uuid4()
-    door.stream = NoStream("hold")
+    door.stream = Unallocated("hold")
     url = resume_url(door, attempt, turn=1)
     for held in (1, 2):
         _, body = await ask(door, url)
@@ -105,7 +106,7 @@ async def test_a_call_held_at_its_resume_url_keeps_its_turn_and_ends_after_the_l
 
 
 async def test_a_call_without_another_agent_gets_the_busy_message(door: Door) -> None:
-    door.stream = NoStream("busy")
+    door.stream = Unallocated("busy")
     _, body = await ask(door, resume_url(door, uuid4(), turn=2))
     assert b"<Say" in body
     assert b"<Stream" not in body

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.dispatch.dialing import AGENTS_OURS, ME, Dialing, open_dialing
-from trunkline.bus import channels, epoch, match_explanation
+from trunkline.bus import channels, epoch
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
@@ -560,7 +560,7 @@ async def test_why_names_a_lost_projection_and_whether_it_is_being_rebuilt(
     dialing: Dialing, bus: Bus
 ) -> None:
     lead = await dialing.lead()
-    look_at = partial(match_explanation.projection, bus)
+    look_at = partial(channels.explain, bus)
     found = await ask(dialing, lead, projection=look_at)
     assert found.refused_by == "projection"
     assert "no process with the role `control` runs to rebuild it" in found.answer
@@ -579,7 +579,7 @@ async def test_why_names_a_lost_projection_and_whether_it_is_being_rebuilt(
 
 async def test_why_names_an_unreachable_valkey(dialing: Dialing) -> None:
     away = bus_connection.connect("redis://127.0.0.1:1", Keys())
-    found = await ask(dialing, await dialing.lead(), projection=partial(match_explanation.projection, away))
+    found = await ask(dialing, await dialing.lead(), projection=partial(channels.explain, away))
     await away.close()
     assert found.answer == "Calls are placed from Postgres, at a reduced rate: Valkey cannot be reached."
 

@@ -10,7 +10,7 @@ import pytest
 from trunkline.bus import connection
 from trunkline.control import refresh
 from trunkline.dispatch import intent
-from trunkline.jobs import notifier
+from trunkline.jobs import wakeups
 from trunkline.router import registry
 from trunkline.store import mailboxes
 
@@ -23,7 +23,7 @@ RAISED = (
     (mailboxes, "LOCK_TIMEOUT_MS", 60_000),
     (mailboxes, "BATCH_LOCK_TIMEOUT_MS", 60_000),
     (mailboxes, "COMMIT_TIMEOUT_MS", 60_000),
-    (notifier, "TIMEOUT_S", 30.0),
+    (wakeups, "SEND_TIMEOUT_S", 30.0),
 )
 
 

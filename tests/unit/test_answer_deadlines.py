@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Coroutine
-from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl
@@ -19,12 +19,11 @@ from trunkline.api.webhooks import answers
 from trunkline.api.webhooks import routes as webhook_routes
 from trunkline.client.router_settings import RouterSettings
 from trunkline.model import new_id
-from trunkline.router import allocator, routes
+from trunkline.router import allocator
 from trunkline.router.allocator import Allocator
-from trunkline.router.pods import Pods
 from trunkline.store.keys import ApiKey
 from trunkline.telephony import account_refresher
-from trunkline.telephony.retry_orders import ASK_AGAIN
+from trunkline.telephony.xml_documents import ASK_AGAIN
 from trunkline.testing.clock import ManualClock
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -47,14 +46,21 @@ def test_the_engine_timeouts_end_before_a_document_is_due() -> None:
     assert answers.CONNECT_S < webhook_routes.ANSWER_S <= DOCUMENT_S
     assert account_refresher.WAIT_MAX_S + allocator.VALKEY_S < answers.CONNECT_S
     assert answers.CONNECT_S * answers.ADMIT_SHARE + allocator.VALKEY_S < answers.CONNECT_S
-    deps = {field.name: field.default for field in fields(webhook_routes.WebhookDeps)}
-    assert (deps["answer_s"], deps["connect_s"]) == (webhook_routes.ANSWER_S, answers.CONNECT_S)
+    answer_s = signature(webhook_routes.WebhookRoutes).parameters["answer_s"].default
+    connect_s = signature(answers.Answers).parameters["connect_s"].default
+    assert (answer_s, connect_s) == (webhook_routes.ANSWER_S, answers.CONNECT_S)
 
 
 def test_the_routers_timeouts_add_up_to_less_than_two_seconds() -> None:
-    assert allocator.ENGINES_S + allocator.VALKEY_S < routes.ALLOCATE_S
-    assert max(REFRESH_WAIT_S, account_refresher.WAIT_MAX_S) + routes.ALLOCATE_S <= routes.ANSWER_S < POD_S
-    assert ASK_WAIT_S + 2 * allocator.VALKEY_S < routes.ANSWER_S, "a key's first use leaves time for a pod"
+    assert allocator.ENGINES_S + allocator.VALKEY_S < router_endpoints.ALLOCATE_S
+    assert (
+        max(REFRESH_WAIT_S, account_refresher.WAIT_MAX_S) + router_endpoints.ALLOCATE_S
+        <= router_endpoints.ANSWER_S
+        < POD_S
+    )
+    assert ASK_WAIT_S + 2 * allocator.VALKEY_S < router_endpoints.ANSWER_S, (
+        "a key's first use leaves time for a pod"
+    )
     assert RouterSettings().timeout_s > POD_S, "the client hears what the router says"
 
 
@@ -117,10 +123,11 @@ async def test_the_time_of_a_keys_first_lookup_is_subtracted_from_the_allocate_t
         clock.advance(timeout_s)
         raise TimeoutError
 
-    for module in (fast_path, routes):
+    for module in (fast_path, router_endpoints):
         monkeypatch.setattr(module, "monotonic", clock.monotonic_s)
-    monkeypatch.setattr(routes, "in_time", in_time)
-    hot = router_endpoints.raw_routes(cast(Allocator, SilentAllocator()), cast(Pods, None))
+    monkeypatch.setattr(router_endpoints, "in_time", in_time)
+    nobody: Any = None
+    hot = router_endpoints.RouterApi(cast(Allocator, SilentAllocator()), nobody, nobody).raw_routes()
     verifier = KeyVerifier(SlowKeys(clock, lookup_s).find, clock, fresh_s=60, stale_s=60)
     app = FastPath(Starlette(), verifier, hot, body=BodyRule(1000, 5))
     answer = await AsgiClient(app, "a-key-that-an-operator-chose-1234567890").post(

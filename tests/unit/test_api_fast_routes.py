@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trunkline.api.fast_routes import FastRouter
+from trunkline.api.fast_path import FastRouter
 from trunkline.api.raw_routes import RawRoute
 
 

@@ -4,7 +4,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.router.call_tokens import CallKeys, CallProof
+from trunkline.router.tokens import CallKeys, CallProof
 
 KEYS = CallKeys.from_secrets(["one secret"])
 ATTEMPT = UUID("0197f0a0-0000-7000-8000-000000000001")

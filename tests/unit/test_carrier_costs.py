@@ -5,7 +5,7 @@ import pytest
 from trunkline.cli.leads import _costs
 from trunkline.console.labels import money
 from trunkline.telephony.carrier import CarrierCost
-from trunkline.telephony.costs import cost_of
+from trunkline.telephony.forms import cost_of
 
 
 @pytest.mark.parametrize(

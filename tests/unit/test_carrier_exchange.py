@@ -6,9 +6,10 @@ from typing import Literal
 
 import pytest
 
+from trunkline.http.connections import Exchange, HttpReply, NotSent, ReplyLost
 from trunkline.telephony.carrier import Accepted, Blame, InDoubt, PlaceResult, Rejected, Throttled
-from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost, classify, retry_after_s
-from trunkline.telephony.twilio import DIALECT
+from trunkline.telephony.http_carrier import retry_after_s
+from trunkline.telephony.twilio import Twilio
 
 GEOGRAPHY = "geographic permissions do not allow this country"
 NOW = datetime(2025, 11, 15, 8, 0, tzinfo=UTC)
@@ -71,12 +72,12 @@ TABLE: list[tuple[str, Exchange, PlaceResult]] = [
 
 @pytest.mark.parametrize(("exchange", "result"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_an_http_exchange_is_classified_as_its_place_result(exchange: Exchange, result: PlaceResult) -> None:
-    assert classify(exchange, DIALECT) == result
+    assert Twilio.classify(exchange) == result
 
 
 @pytest.mark.parametrize("status", [*range(300, 429), *range(430, 600)])
 def test_an_error_status_without_the_carriers_error_body_is_in_doubt(status: int) -> None:
-    assert isinstance(classify(reply(status, "not theirs"), DIALECT), InDoubt)
+    assert isinstance(Twilio.classify(reply(status, "not theirs")), InDoubt)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-PURE = ("carrier", "callbacks", "http_exchange", "twiml", "twilio_signature", "twilio_webhooks")
+PURE = ("carrier", "callbacks", "http_carrier", "xml_documents", "twilio", "twilio_webhooks")
 
 
 @pytest.mark.parametrize("module", PURE)

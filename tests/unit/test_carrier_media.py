@@ -2,20 +2,21 @@
 
 import pytest
 
+from trunkline.http.carrier_session import basic
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import Carrier
+from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.exotel import Exotel
 from trunkline.telephony.plivo import Plivo
-from trunkline.telephony.session import basic
 from trunkline.telephony.twilio import Twilio
 from trunkline.telephony.vapi import Vapi
 
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
 CARRIERS: dict[str, Carrier] = {
-    "twilio": Twilio("AC1", "token", KEYS),
-    "plivo": Plivo("MA1", "token", KEYS),
-    "exotel": Exotel("exo", "key", "token", KEYS),
-    "vapi": Vapi("key", ["secret"], KEYS),
+    "twilio": Twilio(CarrierAccount({"account_sid": "AC1", "auth_token": "token"}, KEYS)),
+    "plivo": Plivo(CarrierAccount({"auth_id": "MA1", "auth_token": "token"}, KEYS)),
+    "exotel": Exotel(CarrierAccount({"sid": "exo", "api_key": "key", "api_token": "token"}, KEYS)),
+    "vapi": Vapi(CarrierAccount({"api_key": "key", "webhook_secret": "secret"}, KEYS)),
 }
 
 

@@ -2,7 +2,9 @@ import pytest
 
 from trunkline.errors import TrunklineError
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError, carrier_for
+from trunkline.telephony.carrier_registry import CARRIERS, STREAMLESS, CarrierAccount, CarrierConfigError
+from trunkline.telephony.directory import carrier_for
+from trunkline.telephony.documents import documents_for
 
 KEYS = CallbackKeys.from_secrets(["secret"])
 CREDENTIALS = {"account_sid": "AC1", "auth_token": "do not show"}
@@ -24,3 +26,8 @@ def test_every_missing_credential_is_named_at_once() -> None:
 
 def test_an_account_does_not_show_its_credentials() -> None:
     assert "do not show" not in repr(CarrierAccount(CREDENTIALS, KEYS))
+
+
+def test_streamless_carriers_are_those_whose_documents_connect_no_stream() -> None:
+    written = {name: documents_for(name) for name in CARRIERS}
+    assert {name for name, documents in written.items() if documents and not documents.streams} == STREAMLESS

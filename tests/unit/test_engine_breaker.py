@@ -2,8 +2,8 @@
 
 import pytest
 
-from trunkline.router import engine_breaker
-from trunkline.router.engine_breaker import OPEN_S, EngineBreaker
+from trunkline.router import allocator
+from trunkline.router.allocator import OPEN_S, EngineBreaker
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(engine_breaker, "time", clock)
+    monkeypatch.setattr(allocator, "time", clock)
     return clock
 
 

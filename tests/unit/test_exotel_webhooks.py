@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from trunkline.http.carrier_session import basic
 from trunkline.telephony.callbacks import CallbackKeys, basic_password, callback_url, signed_attempt
 from trunkline.telephony.carrier import (
     CallbackKind,
@@ -17,10 +18,10 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
+from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.exotel import BASIC_USER, Exotel
 from trunkline.telephony.exotel_webhooks import Locale
 from trunkline.telephony.forms import FORM, JSON
-from trunkline.telephony.session import basic
 from trunkline.testing.clock import ManualClock
 from trunkline.value import replace
 
@@ -49,9 +50,14 @@ TERMINAL: dict[str, Any] = {
 }
 
 
+def account(keys: CallbackKeys = KEYS, name: str = "default", **credentials: str) -> CarrierAccount:
+    given = {"sid": "sid", "api_key": "key", "api_token": "token", **credentials}
+    return CarrierAccount(given, keys, name=name)
+
+
 @pytest.fixture
 def exotel() -> Exotel:
-    return Exotel("sid", "key", "token", KEYS, clock=ManualClock(NOW))
+    return Exotel(account(), clock=ManualClock(NOW))
 
 
 def webhook(
@@ -139,18 +145,18 @@ def test_a_webhook_without_the_password_is_answered_401(exotel: Exotel) -> None:
 
 
 def test_the_password_of_one_account_does_not_open_another() -> None:
-    other = Exotel("sid", "key", "token", KEYS, account="other", clock=ManualClock(NOW))
+    other = Exotel(account(name="other"), clock=ManualClock(NOW))
     assert isinstance(other.parse_webhook(webhook(TERMINAL)), Forged)
 
 
 def test_the_password_survives_a_rotation_of_the_secret() -> None:
     both = CallbackKeys.from_secrets(["new", "a secret of the tests"])
-    rotated = Exotel("sid", "key", "token", both, clock=ManualClock(NOW))
+    rotated = Exotel(account(keys=both), clock=ManualClock(NOW))
     assert isinstance(rotated.parse_webhook(webhook(TERMINAL)), CallEvent)
 
 
 def test_with_asks_password_off_a_webhook_is_verified_by_its_url_alone() -> None:
-    lax = Exotel("sid", "key", "token", KEYS, asks_password=False, clock=ManualClock(NOW))
+    lax = Exotel(account(webhook_password="off"), clock=ManualClock(NOW))
     good = webhook(TERMINAL)
     assert isinstance(lax.parse_webhook(replace(good, headers={"content-type": JSON})), CallEvent)
     forged = replace(good, headers={"content-type": JSON}, url=good.url + "x")
@@ -196,12 +202,12 @@ def test_a_genuine_webhook_that_cannot_be_parsed_is_unreadable(exotel: Exotel, b
 
 
 def test_a_webhook_older_than_a_day_is_stale() -> None:
-    later = Exotel("sid", "key", "token", KEYS, clock=ManualClock(NOW + timedelta(days=1)))
+    later = Exotel(account(), clock=ManualClock(NOW + timedelta(days=1)))
     assert later.parse_webhook(webhook(TERMINAL)) == Forged("stale")
 
 
 def test_an_event_time_in_the_future_is_ignored() -> None:
-    early = Exotel("sid", "key", "token", KEYS, clock=ManualClock(NOW - timedelta(hours=2)))
+    early = Exotel(account(), clock=ManualClock(NOW - timedelta(hours=2)))
     assert event_of(early.parse_webhook(webhook(TERMINAL))).at is None
 
 

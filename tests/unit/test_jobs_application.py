@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.jobs import InvalidJob, recurring
-from trunkline.jobs.application import ApplicationError, load_enricher, load_modules
-from trunkline.jobs.platform.catalogue import known_types
+from trunkline.jobs.platform.catalogue import ApplicationError, known_types, load_enricher, load_modules
 from trunkline.jobs.recurring import declared_schedules
 from trunkline.jobs.registry import declared
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trunkline.cli.jobs import app
+from trunkline.cli.queues import jobs as app
 from trunkline.jobs import Cancel, Done, JobType, Run
 from trunkline.jobs.platform.catalogue import known_types
 from trunkline.jobs.recurring import declared_schedules

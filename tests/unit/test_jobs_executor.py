@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.support.waiting import eventually
-from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs, StopReason
 from trunkline.jobs.executor import QUEUE_FIRST, Executor, ExecutorLimits
 from trunkline.jobs.outcomes import JobVerdict, Outcome, Policy
 from trunkline.jobs.registry import Handler, JobType, Registry
-from trunkline.jobs.run import Run
+from trunkline.jobs.run import ClaimedJob, ClaimedJobs, Run, StopReason
 from trunkline.model import new_id
-from trunkline.store.jobs import Death, End, JobClaim, ReturnedClaim
+from trunkline.store.jobs import Claimant, Death, End, JobClaim, ReturnedClaim
 from trunkline.testing.clock import ManualClock
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
@@ -34,17 +33,15 @@ class Deck:
             self.gate.set()
         self.ran: list[str] = []
         self.verdicts: list[JobVerdict] = []
-        self.claimed_jobs = ClaimedJobs()
+        self.claimed_jobs = ClaimedJobs(Claimant("w1"), self.clock.boottime_s)
+        finisher: Any = self
         registry = Registry()
         registry.add(JobType("work", str, Policy()), handler or self.handle)
         self.executor = Executor(
             registry,
             self.claimed_jobs,
-            "w1",
+            finisher,
             ExecutorLimits(running_max=running_max, queue_max=queue_max, held_max=100),
-            now_s=self.clock.boottime_s,
-            on_verdict=self.ended,
-            on_finished=lambda held, _unparked: self.claimed_jobs.drop(held),
             on_room=lambda: None,
         )
 
@@ -53,7 +50,7 @@ class Deck:
         await self.gate.wait()
         return None
 
-    def ended(self, held: ClaimedJob, verdict: JobVerdict) -> None:
+    def add(self, held: ClaimedJob, verdict: JobVerdict) -> None:
         self.verdicts.append(verdict)
         self.claimed_jobs.drop(held)
 
@@ -62,7 +59,7 @@ class Deck:
             ClaimedJob(
                 JobClaim(new_id(), 1, "work", 50, NOW, NOW, 1, 4, None, None, None, None, f'"{name}"'),
                 self.clock.boottime_s(),
-                lease_s,
+                self.clock.boottime_s() + lease_s,
             )
             for name in names
         ]
@@ -121,7 +118,7 @@ async def test_a_job_claimed_again_while_it_waited_is_started_once() -> None:
     deck = Deck(running_max=1, is_open=False)
     [_, waiting] = deck.take("a", "b")
     await settle()
-    again = ClaimedJob(waiting.job, deck.clock.boottime_s(), 15.0)
+    again = ClaimedJob(waiting.job, deck.clock.boottime_s(), deck.clock.boottime_s() + 15)
     deck.executor.take([again], was_full=False)
     deck.gate.set()
     await deck.executor.idle()

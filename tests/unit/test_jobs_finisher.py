@@ -9,14 +9,13 @@ import asyncpg
 import pytest
 
 from trunkline.jobs import finisher
-from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs
-from trunkline.jobs.finisher import Finisher
-from trunkline.jobs.notifier import JobNotifier
+from trunkline.jobs.finisher import Finisher, WrittenVerdicts
 from trunkline.jobs.outcomes import JobVerdict
-from trunkline.jobs.record import WrittenVerdicts
+from trunkline.jobs.run import ClaimedJob, ClaimedJobs
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.model import new_id
 from trunkline.store import jobs
-from trunkline.store.jobs import End, EndedJob, JobClaim, ReturnedClaim
+from trunkline.store.jobs import Claimant, End, EndedJob, JobClaim, ReturnedClaim
 from trunkline.testing.clock import ManualClock
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
@@ -29,22 +28,14 @@ class Desk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, refuse: Refuse):
         self.written: list[str] = []
         self.tries = 0
-        self.claimed_jobs = ClaimedJobs()
         self._refuse = refuse
         monkeypatch.setattr(jobs, "finish", self.finish)
         monkeypatch.setattr(jobs, "finish_at_once", self.finish)
         monkeypatch.setattr(finisher, "RETRY_FIRST_S", 0.0)
         self.clock = ManualClock()
+        self.claimed_jobs = ClaimedJobs(Claimant("w1"), self.clock.boottime_s)
         database: Any = self
-        self.finisher = Finisher(
-            database,
-            self.claimed_jobs,
-            JobNotifier(None),
-            "w1",
-            {},
-            now_s=self.clock.boottime_s,
-            on_room=lambda: None,
-        )
+        self.finisher = Finisher(database, self.claimed_jobs, JobNotifier(None), {}, on_room=lambda: None)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
@@ -67,14 +58,14 @@ class Desk:
     def returned(self, unique_key: str) -> None:
         """A run failed: its job goes back under its unique key."""
         job = JobClaim(new_id(), 1, "work", 50, NOW, NOW, 1, 4, unique_key, None, None, None, "{}")
-        held = ClaimedJob(job, self.clock.boottime_s(), 15.0)
+        held = ClaimedJob(job, self.clock.boottime_s(), self.clock.boottime_s() + 15)
         self.claimed_jobs.add(held)
         self.finisher.add(held, ReturnedClaim(job.id, 1, 1.0))
 
     def ended(self, *results: str) -> None:
         for result in results:
             job = JobClaim(new_id(), 1, "work", 50, NOW, NOW, 1, 4, None, None, None, None, "{}")
-            held = ClaimedJob(job, self.clock.boottime_s(), 15.0)
+            held = ClaimedJob(job, self.clock.boottime_s(), self.clock.boottime_s() + 15)
             self.claimed_jobs.add(held)
             self.finisher.add(held, End(job.id, 1, result=result))
 

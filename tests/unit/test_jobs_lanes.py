@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from trunkline.jobs.lanes import BUSY_KEY_S, MARGIN, LaneBook
-from trunkline.jobs.poller import PollLimits, wait_s
+from trunkline.jobs.worker import PollLimits, wait_s
 from trunkline.store.jobs import JobClaim, Lane, LanePosition, NextDue, Survey
 
 NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)

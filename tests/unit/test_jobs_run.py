@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from trunkline.jobs import NotInTransaction, Run
-from trunkline.jobs.claimed_jobs import ClaimedJob
+from trunkline.jobs.run import ClaimedJob
 from trunkline.model import new_id
 from trunkline.store.jobs import JobClaim
 

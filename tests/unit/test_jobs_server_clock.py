@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.jobs.server_clock import WINDOW_S, ServerClock
+from trunkline.queues.server_clock import WINDOW_S, ServerClock
 
 NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)
 # When it is noon there, our clock says this.

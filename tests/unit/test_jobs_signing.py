@@ -7,8 +7,8 @@ from standardwebhooks.webhooks import Webhook as Judge
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from trunkline.jobs.platform import signing
-from trunkline.jobs.platform.sealing import SealBroken, Sealer
 from trunkline.jobs.platform.webhooks import RETRIES_S, retry_after_s
+from trunkline.sealing import SealBroken, Sealer
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 BODY = '{"type":"lead.finished","name":"Zoë"}'.encode()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.cli.mailbox import app
+from trunkline.cli.queues import mailbox as app
 from trunkline.mailbox import stores
 from trunkline.settings import Settings
 from trunkline.settings.variables import variables_of

@@ -9,8 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 from trunkline.leads.ingest import Moment
 from trunkline.moments import read_moment
 from trunkline.telephony.exotel_webhooks import Locale
-from trunkline.telephony.vapi_reports import read_report
 from trunkline.telephony.vapi_webhooks import moment as vapi_moment
+from trunkline.telephony.vapi_webhooks import read_report
 
 OUTSIDE = ["0001-01-01T00:00:00+05:30", "9999-12-31T23:59:59-05:00", "0001-01-01", "2200-01-01T00:00:00Z"]
 

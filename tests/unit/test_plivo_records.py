@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.telephony.plivo_records import ended_view
+from trunkline.telephony.plivo import ended_view
 
 
 @pytest.mark.parametrize(

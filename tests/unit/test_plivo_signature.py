@@ -18,7 +18,7 @@ from plivo.utils.signature_v3 import (  # type: ignore[import-untyped]
 
 from trunkline.telephony.carrier import WebhookRequest
 from trunkline.telephony.forms import FORM
-from trunkline.telephony.plivo_signature import signature_v2, signature_v3, verified_fields
+from trunkline.telephony.plivo_webhooks import signature_v2, signature_v3, verified_fields
 
 TOKEN = "MTIzNDU2Nzg5MA"
 NONCE = "05429567804466091622"

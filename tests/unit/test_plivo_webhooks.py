@@ -14,9 +14,10 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
+from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.forms import FORM
 from trunkline.telephony.plivo import Plivo
-from trunkline.telephony.plivo_signature import signature_v3
+from trunkline.telephony.plivo_webhooks import signature_v3
 
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
 BASE = "https://calls.example.com"
@@ -36,7 +37,7 @@ HANGUP = {
 
 @pytest.fixture
 def plivo() -> Plivo:
-    return Plivo("MA1", TOKEN, KEYS)
+    return Plivo(CarrierAccount({"auth_id": "MA1", "auth_token": TOKEN}, KEYS))
 
 
 def webhook(

@@ -4,7 +4,9 @@ from xml.etree import ElementTree
 
 from plivo import plivoxml  # type: ignore[import-untyped]
 
-from trunkline.telephony import plivo_xml
+from trunkline.telephony.plivo import PlivoDocuments
+
+PLIVO_XML = PlivoDocuments()
 
 
 def canonical(text: str) -> str:
@@ -21,7 +23,7 @@ def test_the_stream_document_equals_that_of_the_sdk() -> None:
             contentType="audio/x-mulaw;rate=8000",
         )
     )
-    assert canonical(plivo_xml.stream(url, {"token": "a&b"}).body) == canonical(wanted.to_string())
+    assert canonical(PLIVO_XML.answer_document(url, {"token": "a&b"}).body) == canonical(wanted.to_string())
 
 
 def test_a_stream_of_which_plivo_reports_is_the_sdks_stream() -> None:
@@ -36,21 +38,27 @@ def test_a_stream_of_which_plivo_reports_is_the_sdks_stream() -> None:
             statusCallbackMethod="POST",
         )
     )
-    assert canonical(plivo_xml.stream(url, {}, status_url=status_url).body) == canonical(wanted.to_string())
+    assert canonical(PLIVO_XML.answer_document(url, {}, status_url=status_url).body) == canonical(
+        wanted.to_string()
+    )
 
 
 def test_the_busy_document_speaks_and_hangs_up() -> None:
     wanted = plivoxml.ResponseElement()
     wanted.add_speak("All <agents> & more are busy")
     wanted.add_hangup()
-    assert canonical(plivo_xml.busy("All <agents> & more are busy").body) == canonical(wanted.to_string())
+    assert canonical(PLIVO_XML.busy_document("All <agents> & more are busy").body) == canonical(
+        wanted.to_string()
+    )
 
 
 def test_the_hold_document_waits_and_redirects() -> None:
     wanted = plivoxml.ResponseElement()
     wanted.add_wait(length=5)
     wanted.add_redirect("https://example.com/a?b=1&c=2", method="POST")
-    assert canonical(plivo_xml.hold(5, "https://example.com/a?b=1&c=2").body) == canonical(wanted.to_string())
+    assert canonical(PLIVO_XML.hold_document(5, "https://example.com/a?b=1&c=2").body) == canonical(
+        wanted.to_string()
+    )
 
 
 def test_the_hang_up_reject_and_redirect_documents_equal_those_of_the_sdk() -> None:
@@ -62,6 +70,6 @@ def test_the_hang_up_reject_and_redirect_documents_equal_those_of_the_sdk() -> N
     ended.add_hangup()
     refused.add_hangup(reason="busy")
     sent_on.add(plivoxml.DialElement().add(plivoxml.NumberElement("15005551001")))
-    assert canonical(plivo_xml.hang_up().body) == canonical(ended.to_string())
-    assert canonical(plivo_xml.reject().body) == canonical(refused.to_string())
-    assert canonical(plivo_xml.redirect("+15005551001").body) == canonical(sent_on.to_string())
+    assert canonical(PLIVO_XML.hang_up_document().body) == canonical(ended.to_string())
+    assert canonical(PLIVO_XML.reject_document().body) == canonical(refused.to_string())
+    assert canonical(PLIVO_XML.redirect_document("+15005551001").body) == canonical(sent_on.to_string())

@@ -1,8 +1,8 @@
 """Which pods change their tier or maximum when the config says otherwise."""
 
-from trunkline.router.balance import changes
+from trunkline.router.pool_rules import changes
+from trunkline.routing import Pod
 from trunkline.settings.tiers import parse_tiers
-from trunkline.store.pods import Pod
 
 GOLD = '{"gold": {"target": 2}, "standard": {"target": 1}}'
 

@@ -1,33 +1,38 @@
 """Of which streams the carrier is asked to report: those whose pod may not name the call before it is over."""
 
-from datetime import UTC, datetime
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
+from trunkline.model import Slot
 from trunkline.router.addresses import PodAddresses
-from trunkline.router.allocator import Allocated
-from trunkline.router.call_tokens import CallKeys
-from trunkline.router.connector import CallToConnect
-from trunkline.router.stream_finder import Stream, StreamFinder
+from trunkline.router.connector import CallToConnect, Connector, Stream
+from trunkline.router.tokens import CallKeys, StreamKeys
+from trunkline.routing import Allocation
 from trunkline.store.allocations import Address
 
 NOBODY = cast(Any, None)
 
 
 class OnePod:
-    async def connect(self, call: CallToConnect) -> Allocated:
-        url = f"wss://pods.example.com/ws/pod/va-0/{call.call_id}"
-        return Allocated("va-0", url, "token", "pool:standard", datetime.now(UTC), was_existing=False)
+    async def begin(self, attempt_id: UUID, call: str) -> Allocation:
+        return Allocation(attempt_id, call, Slot("va-0", 1, 7))
+
+    async def allocate(self, call: str, merchant_id: str, *, attempt_id: UUID, may_wait: bool) -> Allocation:
+        return Allocation(attempt_id, call, Slot("va-0", 1, 7))
 
 
 async def is_asked(*known: Address, is_dialled: bool = True) -> bool:
     addresses = PodAddresses(NOBODY)
     for address in known:
         addresses.learn(address)
-    finder = StreamFinder(cast(Any, OnePod()), addresses, CallKeys.from_secrets(["a secret"]), NOBODY, NOBODY)
-    found = await finder.find(CallToConnect("CA1", uuid4(), is_dialled))
+    secrets = ["a secret"]
+    connector = Connector(
+        cast(Any, OnePod()), addresses, StreamKeys.from_secrets(secrets), CallKeys.from_secrets(secrets),
+        NOBODY, NOBODY, NOBODY,
+    )  # fmt: skip
+    found = await connector.find_stream(CallToConnect("CA1", uuid4(), is_dialled))
     assert isinstance(found, Stream)
     return found.wants_status
 

@@ -4,15 +4,16 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
 import pytest
 
+from trunkline.http.carrier_session import CarrierSession
+from trunkline.http.connections import Exchange, HttpReply, ReplyLost
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carrier import Accepted, CallOrder, ListResult, ListUnavailable
-from trunkline.telephony.http_exchange import Exchange, HttpReply, ReplyLost
-from trunkline.telephony.session import CarrierSession
+from trunkline.telephony.carrier import Accepted, CallOrder, ListResult, Unavailable
+from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.twilio import LIST_PAGES_MAX, Twilio
 
 SINCE = datetime(2025, 11, 15, 8, 0, 0, 700_000, tzinfo=UTC)
@@ -35,8 +36,9 @@ class Scripted(CarrierSession):
         self.sent: list[tuple[str, bytes, float | None]] = []
 
     async def get(self, url: str, query: Mapping[str, str] | None = None) -> Exchange:
-        self.asked.append((url, dict(query or {})))
-        return self._answer(url, query or {})
+        given = dict(parse_qsl(urlsplit(url).query)) | dict(query or {})
+        self.asked.append((url, given))
+        return self._answer(url, given)
 
     async def post(
         self, url: str, content_type: str, body: bytes, send_by_boottime_s: float | None = None
@@ -52,7 +54,8 @@ def page(*calls: Mapping[str, Any], following: str | None = None) -> HttpReply:
 def twilio(answer: Callable[[str, Mapping[str, str]], Exchange]) -> tuple[Twilio, Scripted]:
     session = Scripted(answer)
     keys = CallbackKeys.from_secrets(["secret"])
-    return Twilio("AC1", "token", keys, base_url="https://api.example/", session=session), session
+    account = CarrierAccount({"account_sid": "AC1", "auth_token": "token"}, keys, "https://api.example/")
+    return Twilio(account, session=session), session
 
 
 async def listed(answer: Callable[[str, Mapping[str, str]], Exchange]) -> ListResult:
@@ -162,7 +165,7 @@ BROKEN: dict[str, Callable[[str, Mapping[str, str]], Exchange]] = {
 
 @pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN.keys())
 async def test_an_incomplete_list_is_unavailable(answer: Callable[..., Exchange]) -> None:
-    assert isinstance(await listed(answer), ListUnavailable)
+    assert isinstance(await listed(answer), Unavailable)
 
 
 async def test_a_list_without_an_end_is_read_up_to_a_maximum_of_pages() -> None:

@@ -12,7 +12,8 @@ from multidict import MultiDict
 from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
 from trunkline.telephony.carrier import WebhookRequest
-from trunkline.telephony.twilio_signature import FORM, HEADER, signature, verified_fields
+from trunkline.telephony.forms import FORM
+from trunkline.telephony.twilio_webhooks import HEADER, signature, verified_fields
 
 TOKEN = "12345"
 JUDGE = RequestValidator(TOKEN)

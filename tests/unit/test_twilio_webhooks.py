@@ -15,8 +15,10 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
+from trunkline.telephony.carrier_registry import CarrierAccount
+from trunkline.telephony.forms import FORM
 from trunkline.telephony.twilio import Twilio
-from trunkline.telephony.twilio_signature import FORM, HEADER, signature
+from trunkline.telephony.twilio_webhooks import HEADER, signature
 from trunkline.testing.clock import ManualClock
 
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
@@ -40,7 +42,7 @@ COMPLETED = {
 
 @pytest.fixture
 def twilio() -> Twilio:
-    return Twilio("AC1", TOKEN, KEYS, clock=ManualClock(NOW))
+    return Twilio(CarrierAccount({"account_sid": "AC1", "auth_token": TOKEN}, KEYS), clock=ManualClock(NOW))
 
 
 def webhook(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.telephony.vapi_records import control_url, view_of
+from trunkline.telephony.vapi import control_url, view_of
 
 BASE = "https://api.vapi.ai"
 OUT_OF_CREDIT = "call.start.error-subscription-insufficient-credits"

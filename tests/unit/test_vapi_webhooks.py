@@ -22,10 +22,17 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
+from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.vapi import Vapi
-from trunkline.telephony.vapi_reports import read_report
-from trunkline.telephony.vapi_signature import SECRET, SIGNATURE, TIMESTAMP, signature
-from trunkline.telephony.vapi_webhooks import STATES, end_reason
+from trunkline.telephony.vapi_webhooks import (
+    SECRET,
+    SIGNATURE,
+    STATES,
+    TIMESTAMP,
+    end_reason,
+    read_report,
+    signature,
+)
 from trunkline.testing.clock import ManualClock
 from trunkline.value import replace
 
@@ -69,9 +76,13 @@ REPORT = {
 }
 
 
+def account(**credentials: str) -> CarrierAccount:
+    return CarrierAccount({"api_key": "key", "webhook_secret": TOKEN, **credentials}, KEYS)
+
+
 @pytest.fixture
 def vapi() -> Vapi:
-    return Vapi("key", [TOKEN], KEYS, clock=ManualClock(NOW))
+    return Vapi(account(), clock=ManualClock(NOW))
 
 
 def webhook(
@@ -308,13 +319,13 @@ def test_the_secret_does_not_stand_in_for_a_signature_that_is_wrong(vapi: Vapi) 
 
 
 def test_with_a_credential_only_a_signature_verifies() -> None:
-    strict = Vapi("key", [TOKEN], KEYS, credential_id="cred_1", clock=ManualClock(NOW))
+    strict = Vapi(account(credential_id="cred_1"), clock=ManualClock(NOW))
     assert isinstance(strict.parse_webhook(webhook(REPORT)), Forged)
     assert isinstance(strict.parse_webhook(signed(webhook(REPORT), str(int(NOW.timestamp())))), CallEvent)
 
 
 def test_while_secrets_are_rotated_both_verify_and_no_third() -> None:
-    changing = Vapi("key", ["new", TOKEN], KEYS, clock=ManualClock(NOW))
+    changing = Vapi(account(webhook_secret="new", previous_webhook_secret=TOKEN), clock=ManualClock(NOW))
     assert isinstance(changing.parse_webhook(webhook(REPORT)), CallEvent)
     assert isinstance(changing.parse_webhook(webhook(REPORT, x_vapi_secret="new")), CallEvent)
     assert isinstance(changing.parse_webhook(webhook(REPORT, x_vapi_secret="third")), Forged)

@@ -5,6 +5,7 @@ to its own calls and no others. An agent that lost its call to another one can c
 its turn.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -17,14 +18,14 @@ from starlette.responses import Response
 from trunkline.api.auth import API_ROOT
 from trunkline.api.errors import ApiError, conflict, invalid, not_found
 from trunkline.api.models import Body
-from trunkline.api.raw_routes import RawRoute
+from trunkline.api.raw_routes import RawRoute, json_response
 from trunkline.api.store import Store
 from trunkline.dispatch import agent_reports
 from trunkline.http.body import bounded_body
 from trunkline.jobs.platform.enrichment import CallSource, EnrichmentService, Wanted
 from trunkline.leads import payloads
 from trunkline.leads.ingest import FieldProblem, Moment
-from trunkline.router.call_tokens import CallKeys, CallProof
+from trunkline.router.tokens import CallKeys, CallProof
 from trunkline.store import call_reports
 from trunkline.store.call_reports import CallContext, CallReport
 from trunkline.store.database import Connection
@@ -67,12 +68,12 @@ class OutcomeIn(Body):
     data: dict[str, Any] = Field(default_factory=dict, description="Other data that the agent collected.")
 
 
+@dataclass(frozen=True, slots=True)
 class AgentApi:
-    def __init__(self, store: Store, keys: CallKeys, enrichment: EnrichmentService | None = None):
-        self._store = store
-        self._keys = keys
-        # Requests enrichment of calls; None where enrichment is off.
-        self._enrichment = enrichment
+    store: Store
+    keys: CallKeys
+    # Requests enrichment of calls; None where enrichment is off.
+    enrichment: EnrichmentService | None = None
 
     def raw_routes(self) -> list[RawRoute]:
         return [
@@ -83,38 +84,40 @@ class AgentApi:
 
     async def context(self, request: Request) -> Response:
         proof = self._proof(request)
-        async with self._store.autocommit() as conn:
+        async with self.store.autocommit() as conn:
             call = await call_reports.context(conn, proof.attempt_id)
             report = await call_reports.get(conn, proof.attempt_id)
             await call_reports.join(conn, proof.attempt_id)
         if call is None:
             raise not_found("call")
-        return _json(200, _body(call, request.path_params["call_sid"], report is not None, proof.turn))
+        return json_response(
+            200, _body(call, request.path_params["call_sid"], report is not None, proof.turn)
+        )
 
     async def save_state(self, request: Request) -> Response:
         proof = self._proof(request)
         state = _state(await _bounded_body(request))
-        async with self._store.autocommit() as conn:
+        async with self.store.autocommit() as conn:
             is_kept = await call_reports.save_state(conn, proof.attempt_id, proof.turn, state)
             is_known = is_kept or await call_reports.context(conn, proof.attempt_id) is not None
         if not is_known:
             raise not_found("call")
         if not is_kept:
             raise _superseded()
-        return _json(200, {"success": True, "attempt_id": str(proof.attempt_id)})
+        return json_response(200, {"success": True, "attempt_id": str(proof.attempt_id)})
 
     async def outcome(self, request: Request) -> Response:
         proof = self._proof(request)
         attempt_id = proof.attempt_id
         report = _report(await _bounded_body(request))
-        async with self._store.writing() as tx:
+        async with self.store.writing() as tx:
             taken = await agent_reports.take(tx, attempt_id, report, proof.turn)
             enqueued = await self._enrich(tx, attempt_id, report) if taken == "new" else []
         if taken == "new":
-            async with self._store.autocommit() as conn:
+            async with self.store.autocommit() as conn:
                 await call_reports.join(conn, attempt_id)
-        if self._enrichment is not None:
-            self._enrichment.wake(enqueued)
+        if self.enrichment is not None:
+            self.enrichment.wake(enqueued)
         metrics.CALL_REPORTS.labels(taken).inc()
         match taken:
             case "no_call":
@@ -126,21 +129,21 @@ class AgentApi:
             case "superseded":
                 raise _superseded()
             case "new":
-                return _json(201, {"success": True, "attempt_id": str(attempt_id)})
+                return json_response(201, {"success": True, "attempt_id": str(attempt_id)})
             case "known":
-                return _json(200, {"success": True, "attempt_id": str(attempt_id)})
+                return json_response(200, {"success": True, "attempt_id": str(attempt_id)})
 
     async def _enrich(self, tx: Connection, attempt_id: UUID, report: CallReport) -> list[Inserted]:
-        if self._enrichment is None:
+        if self.enrichment is None:
             return []
         call = await call_reports.context(tx, attempt_id)
         assert call is not None, "reported on"
         source = CallSource(report.recording_ref, report.transcript_ref, dict(report.data))
-        return await self._enrichment.enqueue(tx, [Wanted(str(attempt_id), source, call.tenant, attempt_id)])
+        return await self.enrichment.enqueue(tx, [Wanted(str(attempt_id), source, call.tenant, attempt_id)])
 
     def _proof(self, request: Request) -> CallProof:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        proof = self._keys.verify(token.strip(), request.path_params["call_sid"])
+        proof = self.keys.verify(token.strip(), request.path_params["call_sid"])
         if scheme.lower() != "bearer" or proof is None:
             raise ApiError(
                 401,
@@ -232,60 +235,54 @@ async def _bounded_body(request: Request) -> bytes:
     return body
 
 
-def _json(status: int, content: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(content), status, media_type="application/json")
-
-
 _PROOF = (
     "Authorization: `Bearer <attempt>.<key>`, as the parameters of the call's stream have them; "
     "`<attempt>.<resumed>.<key>` where they have `resumed`."
 )
 _OBJECT = {"application/json": {"schema": {"type": "object"}}}
-_CONTEXT_DOC: dict[str, Any] = {
-    "tags": ["agents"],
-    "summary": "Get the context of a call",
-    "description": (
-        "Lead, payload, template and direction. `resumed`: an agent before this one had the call and was lost; "
-        f"`state` is what it had stored. {_PROOF}"
-    ),
-    "responses": {
-        "200": {"description": "The call.", "content": _OBJECT},
-        "401": {"description": "The token does not belong to this call.", "content": _OBJECT},
-        "404": {"description": "There is no such call.", "content": _OBJECT},
-    },
-}
-_STATE_DOC: dict[str, Any] = {
-    "tags": ["agents"],
-    "summary": "Store the state with which another agent can resume the call",
-    "description": f"A JSON object of at most 64 KiB; the last one counts. {_PROOF}",
-    "requestBody": {"required": True, "content": _OBJECT},
-    "responses": {
-        "200": {"description": "Stored.", "content": _OBJECT},
-        "401": {"description": "The token does not belong to this call.", "content": _OBJECT},
-        "404": {"description": "There is no such call.", "content": _OBJECT},
-        "409": {"description": "Another agent has this call now.", "content": _OBJECT},
-        "413": {"description": "Too large.", "content": _OBJECT},
-        "422": {"description": "Not a JSON object, or too large.", "content": _OBJECT},
-    },
-}
-_OUTCOME_DOC: dict[str, Any] = {
-    "tags": ["agents"],
-    "summary": "Report the outcome of a call",
-    "description": f"Once per call, also after its end. Idempotent. {_PROOF}",
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": OutcomeIn.model_json_schema(), "example": EXAMPLE}},
-    },
-    "responses": {
-        "200": {"description": "This report was stored before.", "content": _OBJECT},
-        "201": {"description": "Stored.", "content": _OBJECT},
-        "401": {"description": "The token does not belong to this call.", "content": _OBJECT},
-        "404": {"description": "There is no such call.", "content": _OBJECT},
-        "409": {
-            "description": "Another report of this call was stored before, or another agent has the call now.",
-            "content": _OBJECT,
+_NO_CALL = {"401": "The token does not belong to this call.", "404": "There is no such call."}
+
+
+def _doc(summary: str, description: str, responses: dict[str, str], body: Any = None) -> dict[str, Any]:
+    return {
+        "tags": ["agents"],
+        "summary": summary,
+        "description": f"{description} {_PROOF}",
+        **({"requestBody": {"required": True, "content": body}} if body else {}),
+        "responses": {
+            status: {"description": said, "content": _OBJECT} for status, said in sorted(responses.items())
         },
-        "413": {"description": "Too large.", "content": _OBJECT},
-        "422": {"description": "A field is wrong: see `fields`.", "content": _OBJECT},
+    }
+
+
+_CONTEXT_DOC = _doc(
+    "Get the context of a call",
+    "Lead, payload, template and direction. `resumed`: an agent before this one had the call and was lost; `state` is "
+    "what it had stored.",
+    {"200": "The call.", **_NO_CALL},
+)
+_STATE_DOC = _doc(
+    "Store the state with which another agent can resume the call",
+    "A JSON object of at most 64 KiB; the last one counts.",
+    {
+        "200": "Stored.",
+        **_NO_CALL,
+        "409": "Another agent has this call now.",
+        "413": "Too large.",
+        "422": "Not a JSON object, or too large.",
     },
-}
+    _OBJECT,
+)
+_OUTCOME_DOC = _doc(
+    "Report the outcome of a call",
+    "Once per call, also after its end. Idempotent.",
+    {
+        "200": "This report was stored before.",
+        "201": "Stored.",
+        **_NO_CALL,
+        "409": "Another report of this call was stored before, or another agent has the call now.",
+        "413": "Too large.",
+        "422": "A field is wrong: see `fields`.",
+    },
+    {"application/json": {"schema": OutcomeIn.model_json_schema(), "example": EXAMPLE}},
+)

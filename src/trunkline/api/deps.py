@@ -17,7 +17,7 @@ from trunkline.clock import Clock
 from trunkline.control.flags import Flags
 from trunkline.dispatch.checker import Resolution
 from trunkline.dispatch.why import DEFAULT_VIEW, DispatchView
-from trunkline.jobs.api import JobsApi
+from trunkline.jobs.platform.catalogue import JobsApi
 from trunkline.leads.ingest import PAYLOAD_BYTES_MAX
 from trunkline.mailbox.inbox import Inbox
 from trunkline.store.database import Database

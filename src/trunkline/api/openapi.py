@@ -28,6 +28,7 @@ TAGS = [
     {"name": "numbers", "description": "Outbound numbers and their pools."},
     {"name": "keys", "description": "API keys."},
     {"name": "router", "description": "Pods for calls. Needs a key of the platform."},
+    {"name": "queues", "description": "Jobs by their type and mailboxes by their kind, for operators."},
     {"name": "mailboxes", "description": "Entities with pending events."},
     {"name": "agents", "description": "For agents, which authenticate with the token of their call."},
     {"name": "webhooks", "description": "For carriers, which sign them."},

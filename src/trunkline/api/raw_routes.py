@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -12,6 +13,10 @@ from trunkline.api.auth import API_ROOT, require_scope
 from trunkline.api.principal import Scope
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def json_response(status: int, content: object) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ nothing: its URL carries a secret, and it sends user name and password.
 import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -15,14 +15,18 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trunkline.api.raw_routes import RawRoute
-from trunkline.api.webhooks import PublicView
-from trunkline.api.webhooks.answers import HOLD_S
+from trunkline.api import router_bodies
+from trunkline.api.raw_routes import RawRoute, json_response
+from trunkline.api.router_bodies import BadRequest
+from trunkline.api.router_endpoints import asked_at_s, time_left_s
+from trunkline.api.webhooks.answers import document_response
+from trunkline.api.webhooks.reading import PublicView, as_sent, judge, refuse
+from trunkline.http.body import bounded_body
 from trunkline.in_time import in_time
-from trunkline.router import requests
-from trunkline.router.allocator import Allocated, Allocator, NoneFree, PodWait
-from trunkline.router.requests import BadRequest
-from trunkline.router.routes import asked_at_s, time_left_s
+from trunkline.router.allocator import Allocator
+from trunkline.router.config import HOLD_S
+from trunkline.router.tokens import StreamKeys
+from trunkline.routing import Allocation, Unallocated
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telemetry.outages import Outage
 from trunkline.telephony.account_refresher import AccountRefresher
@@ -31,12 +35,10 @@ from trunkline.telephony.carrier import (
     DEFAULT_ACCOUNT,
     AnswerFallback,
     CallbackTag,
-    Carrier,
     Document,
+    Documents,
     Forged,
-    WebhookRequest,
 )
-from trunkline.telephony.carrier_registry import CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
@@ -50,7 +52,7 @@ CALL_FIELDS: Mapping[str, str] = {"twilio": "CallSid", "plivo": "CallUUID", "exo
 class VerifiedRequest:
     """A verified request: its carrier, account and fields."""
 
-    carrier: Carrier
+    carrier: Documents
     url: str
     fields: Mapping[str, str]
     asked_at_s: float
@@ -85,25 +87,17 @@ def allocate_url(base_url: str, keys: CallbackKeys, carrier: str, account: str, 
     return f"{base_url.rstrip('/')}/api/v1/{carrier}/allocate{tail}"
 
 
+@dataclass(frozen=True, slots=True)
 class CarrierApi:
-    def __init__(
-        self,
-        allocator: Allocator,
-        carriers: CarrierDirectory,
-        keys: CallbackKeys,
-        view: PublicView,
-        fallback: AnswerFallback,
-        refresher: AccountRefresher | None = None,
-        hold_max_s: float = 0.0,
-    ):
-        self._allocator = allocator
-        self._carriers = carriers
-        self._outage = Outage("router.unavailable", what="document")
-        self._keys = keys
-        self._view = view
-        self._refresher = refresher
-        self._fallback = fallback
-        self._hold_max_s = hold_max_s
+    allocator: Allocator
+    stream_keys: StreamKeys
+    carriers: CarrierDirectory
+    keys: CallbackKeys
+    view: PublicView
+    fallback: AnswerFallback
+    refresher: AccountRefresher | None = None
+    hold_max_s: float = 0.0
+    outage: Outage = field(default_factory=lambda: Outage("router.unavailable", what="document"))
 
     def raw_routes(self) -> list[RawRoute]:
         return [
@@ -117,35 +111,36 @@ class CarrierApi:
         if isinstance(verified, Response):
             return verified
         try:
-            call_sid = requests.call_sid(verified.fields.get(CALL_FIELDS[name], ""))
-            merchant_id = requests.merchant_id(verified.fields.get("merchant_id"))
+            call_sid = router_bodies.call_sid(verified.fields.get(CALL_FIELDS[name], ""))
+            merchant_id = router_bodies.merchant_id(verified.fields.get("merchant_id"))
         except BadRequest as error:
             message = error.message.replace("call_sid", CALL_FIELDS[name])
-            return _refused(400, {"success": False, "error": message, "code": "invalid_request"})
-        return _response(await self._document(verified, call_sid, merchant_id))
+            return json_response(400, {"success": False, "error": message, "code": "invalid_request"})
+        return document_response(await self._document(verified, call_sid, merchant_id))
 
     async def _document(self, verified: VerifiedRequest, call_sid: str, merchant_id: str) -> Document:
         carrier = verified.carrier
-        allocating = self._allocator.allocate(call_sid, merchant_id, may_wait=True)
-        begun_at = self._outage.now()
+        allocating = self.allocator.allocate(call_sid, merchant_id, may_wait=True)
+        begun_at = self.outage.now()
         try:
             answer = await in_time(time_left_s(verified.asked_at_s), allocating)
-            self._outage.worked(begun_at)
+            self.outage.worked(begun_at)
         except Exception as error:  # a person waits, and the carrier accepts nothing but a document
-            self._outage.failed(error)
-            answer = NoneFree(is_known=False)
+            self.outage.failed(error)
+            answer = Unallocated("unknown")
         match answer:
-            case Allocated(ws_url=url, token=token):
-                return carrier.answer_document(url, {"token": token})
-            case PodWait(retry_s=retry_s):
-                return carrier.hold_document(retry_s, verified.url)
-            case NoneFree(is_known=False) if (
-                carrier.can_hold and (verified.held + 1) * HOLD_S <= self._hold_max_s
+            case Allocation():
+                token = self.stream_keys.sign(answer)
+                return carrier.answer_document(self.stream_keys.url(answer), {"token": token})
+            case Unallocated(why="hold"):
+                return carrier.hold_document(HOLD_S, verified.url)
+            case Unallocated(why="unknown") if (
+                carrier.can_hold and (verified.held + 1) * HOLD_S <= self.hold_max_s
             ):
                 return carrier.hold_document(HOLD_S, verified.again_url)
-            case NoneFree():
+            case Unallocated(why="busy" | "unknown"):
                 log.warning("router.no_pods", call_id=call_sid)
-                return carrier.fallback_document(self._fallback)
+                return carrier.fallback_document(self.fallback)
             case _:
                 return carrier.hang_up_document()
 
@@ -154,53 +149,31 @@ class CarrierApi:
         account = query.get("account") or DEFAULT_ACCOUNT
         metrics.WEBHOOKS_RECEIVED.labels(name).inc()
         if name == "exotel" and not self._is_ours(name, account, query.get("secret", "")):
-            return _forged(name, 403)
-        body = await request.body() if _length(request) <= BODY_MAX_BYTES else None
-        if body is None or len(body) > BODY_MAX_BYTES:
+            return refuse(name, "forged", 403)
+        body = await bounded_body(request, BODY_MAX_BYTES)
+        if body is None:
             return Response(status_code=413)
-        tag, headers = CallbackTag(name, "inbound", None, account), dict(request.headers)
-        sent = [
-            WebhookRequest(request.method, url, headers, body, tag) for url in self._view.urls(request.scope)
-        ]
-        believed = self._believed(tag, sent)
-        if isinstance(believed, Forged) and self._refresher is not None:
-            await self._refresher.again()
-            believed = self._believed(tag, sent)
-        if isinstance(believed, Forged):
-            return _forged(name, believed.status)
+        tag = CallbackTag(name, "inbound", None, account)
+        sent = as_sent(request, self.view.urls(request.scope), body, tag)
+        carrier, url, result = judge(self.carriers, tag, sent)
+        if isinstance(result, Forged) and self.refresher is not None:
+            await self.refresher.again()
+            carrier, url, result = judge(self.carriers, tag, sent)
+        if carrier is None or isinstance(result, Forged):
+            return refuse(name, "forged", result.status if isinstance(result, Forged) else 403)
         # The query overrides the body: the signature covers both, and the URL names the merchant.
-        return VerifiedRequest(*believed, _fields(body) | query, begun_at_s)
-
-    def _believed(self, tag: CallbackTag, sent: list[WebhookRequest]) -> tuple[Carrier, str] | Forged:
-        try:
-            carrier = self._carriers.get(tag.carrier, tag.account)
-        except CarrierConfigError:
-            return Forged("no such account")
-        refused = Forged("no URL")
-        for request in sent:
-            result = carrier.parse_webhook(request)
-            if not isinstance(result, Forged):
-                return carrier, request.url
-            refused = result
-        return refused
+        return VerifiedRequest(carrier, url, _fields(body) | query, begun_at_s)
 
     def _is_ours(self, carrier: str, account: str, secret: str) -> bool:
         given = secret.encode()
         # Every key is tried, whether one fits or not, so the time does not reveal which one signed.
-        fits = [
-            hmac.compare_digest(_secret(key, carrier, account).encode(), given) for key in self._keys.keys
-        ]
+        fits = [hmac.compare_digest(_secret(key, carrier, account).encode(), given) for key in self.keys.keys]
         return True in fits
 
 
 def _secret(key: bytes, carrier: str, account: str) -> str:
     digest = hmac.digest(key, f"allocate\n{carrier}\n{account}".encode(), "sha256")
     return urlsafe_b64encode(digest[:24]).decode()
-
-
-def _length(request: Request) -> int:
-    text = request.headers.get("content-length", "0")
-    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _fields(body: bytes) -> dict[str, str]:
@@ -212,20 +185,6 @@ def _fields(body: bytes) -> dict[str, str]:
             return {}
         return {name: value for name, value in content.items() if isinstance(value, str)}
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-
-
-def _response(document: Document) -> Response:
-    return Response(document.body, document.status, media_type=document.content_type)
-
-
-def _refused(status: int, content: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(content), status, media_type="application/json")
-
-
-def _forged(carrier: str, status: int) -> Response:
-    metrics.WEBHOOKS_REJECTED.labels(carrier, "forged").inc()
-    headers = {"WWW-Authenticate": 'Basic realm="trunkline"'} if status == 401 else None
-    return Response(status_code=status, headers=headers)
 
 
 def _operation(carrier: str) -> dict[str, Any]:

@@ -1,21 +1,21 @@
 """Merchants' tiers: Postgres is the source of truth, Valkey gets changes at once. And the URLs to enter at carriers."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trunkline.api import router_bodies
 from trunkline.api.auth import require_platform
-from trunkline.api.raw_routes import Endpoint, RawRoute
+from trunkline.api.raw_routes import Endpoint, RawRoute, json_response
+from trunkline.api.router_bodies import BadRequest
 from trunkline.api.router_carriers import CALL_FIELDS, allocate_url
 from trunkline.api.store import Store
 from trunkline.bus import router_manager
-from trunkline.bus.keys import RouterKeys
-from trunkline.bus.router import Runner
+from trunkline.bus.router import RouterBus
 from trunkline.errors import BusUnavailable
-from trunkline.router import requests
-from trunkline.router.requests import BadRequest
 from trunkline.store import router as store
 from trunkline.telemetry import get_logger
 from trunkline.telephony.callbacks import CallbackKeys
@@ -33,22 +33,13 @@ class TierBody(msgspec.Struct):
     pool: str = ""
 
 
+@dataclass(frozen=True, slots=True)
 class MerchantApi:
-    def __init__(
-        self,
-        store: Store,
-        bus: Runner,
-        keys: RouterKeys,
-        carriers: CarrierDirectory,
-        callback_keys: CallbackKeys,
-        public_base_url: str,
-    ):
-        self._store = store
-        self._bus = bus
-        self._keys = keys
-        self._carriers = carriers
-        self._callback_keys = callback_keys
-        self._public_base_url = public_base_url
+    store: Store
+    bus: RouterBus
+    carriers: CarrierDirectory
+    callback_keys: CallbackKeys
+    public_base_url: str
 
     def raw_routes(self) -> list[RawRoute]:
         one = f"{PATH}/{{merchant_id}}"
@@ -60,26 +51,28 @@ class MerchantApi:
         ]
 
     async def list_all(self, request: Request) -> Response:
-        async with self._store.reading() as conn:
+        async with self.store.reading() as conn:
             merchants = await store.merchants(conn)
-        return _json({"items": [_item(merchant, config) for merchant, config in merchants.items()]})
+        return json_response(
+            200, {"items": [_item(merchant, config) for merchant, config in merchants.items()]}
+        )
 
     async def put(self, request: Request) -> Response:
         merchant_id = request.path_params["merchant_id"]
         try:
-            requests.merchant_id(merchant_id)
-            body = requests.decode((await request.body())[:BODY_MAX_BYTES], TierBody)
+            router_bodies.merchant_id(merchant_id)
+            body = router_bodies.decode((await request.body())[:BODY_MAX_BYTES], TierBody)
             config = _config(body, merchant_id)
         except BadRequest as error:
             return _refused(error)
-        async with self._store.autocommit() as conn:
+        async with self.store.autocommit() as conn:
             await store.set_merchant(conn, merchant_id, config)
         await self._make_live(merchant_id, config)
-        return _json(_item(merchant_id, config))
+        return json_response(200, _item(merchant_id, config))
 
     async def remove(self, request: Request) -> Response:
         merchant_id = request.path_params["merchant_id"]
-        async with self._store.autocommit() as conn:
+        async with self.store.autocommit() as conn:
             await store.remove_merchant(conn, merchant_id)
         await self._make_live(merchant_id, "")
         return Response(status_code=204)
@@ -90,17 +83,17 @@ class MerchantApi:
         urls: dict[str, str] = {}
         for name in CALL_FIELDS:
             try:
-                carrier = self._carriers.get(name, account)
+                carrier = self.carriers.get(name, account)
             except CarrierConfigError:
                 continue
-            url = allocate_url(self._public_base_url, self._callback_keys, name, account, merchant_id)
+            url = allocate_url(self.public_base_url, self.callback_keys, name, account, merchant_id)
             urls[name] = carrier.entry_url(url)
-        return _json({"urls": urls})
+        return json_response(200, {"urls": urls})
 
     async def _make_live(self, merchant_id: str, config: str) -> None:
         """Write to Valkey at once; if it is away, the pool manager's next reconcile does it."""
         try:
-            await router_manager.set_merchant(self._bus, self._keys, merchant_id, config)
+            await router_manager.set_merchant(self.bus, merchant_id, config)
         except BusUnavailable as error:
             log.warning("router.merchant_not_live_yet", merchant_id=merchant_id, error=str(error))
 
@@ -133,10 +126,6 @@ def _route(method: str, path: str, endpoint: Endpoint, summary: str) -> RawRoute
     return RawRoute(method, path, of_the_platform, ("admin",), operation)
 
 
-def _json(content: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(content), media_type="application/json")
-
-
 def _refused(error: BadRequest) -> Response:
     content = {
         "success": False,
@@ -144,4 +133,4 @@ def _refused(error: BadRequest) -> Response:
         "code": "invalid_request",
         "fields": [{"field": error.field, "error": error.message}],
     }
-    return Response(msgspec.json.encode(content), 400, media_type="application/json")
+    return json_response(400, content)

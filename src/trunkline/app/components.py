@@ -10,6 +10,7 @@ from typing import Any
 from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import RouterKeys
+from trunkline.bus.router import RouterBus
 from trunkline.clock import Clock
 from trunkline.control.continuity import Guardian
 from trunkline.control.controls import Controls
@@ -37,14 +38,19 @@ from trunkline.dispatch.rollout import DialStops, Rollout
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits, is_cancelled
 from trunkline.dispatch.settlement import Settler
 from trunkline.http.outgoing import Outgoing
-from trunkline.jobs.api import JobsApi
-from trunkline.jobs.application import load_enricher, load_modules
-from trunkline.jobs.notifier import JobNotifier
-from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
+from trunkline.jobs.platform.catalogue import (
+    JobsApi,
+    PlatformParts,
+    job_files,
+    load_enricher,
+    load_modules,
+    platform_registry,
+)
 from trunkline.jobs.platform.enrichment import EnrichmentService
 from trunkline.jobs.recurring import declared_schedules
 from trunkline.jobs.registry import Registry as JobRegistry
 from trunkline.jobs.service import JobConfig, JobService
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.leads.retries import Retries
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import LeaderLoop, Leadership, LeaseTimes, Unelected
@@ -53,26 +59,20 @@ from trunkline.mailbox.processing import FailureRule
 from trunkline.mailbox.worker import MailboxWorker
 from trunkline.reminders.scheduler import ReminderScheduler
 from trunkline.router.addresses import PodAddresses
-from trunkline.router.alarms import PodAlarms
 from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocator
-from trunkline.router.call_tokens import CallKeys
-from trunkline.router.carriers import CarrierStatus
-from trunkline.router.config import RouterConfig
+from trunkline.router.config import SILENCE_S, RouterConfig
 from trunkline.router.connector import Connector
 from trunkline.router.kubernetes.api import ClusterAddress, ClusterApi
 from trunkline.router.kubernetes.lease import ClusterLeadership
 from trunkline.router.kubernetes.protection import Protection
 from trunkline.router.kubernetes.reflector import Reflector
-from trunkline.router.kubernetes.source import KubernetesSource
-from trunkline.router.pods import Pods
-from trunkline.router.pool_manager import PoolManager
+from trunkline.router.pods import Pods, raise_if_reachable
+from trunkline.router.pool_manager import PoolManager, is_over
 from trunkline.router.registry import PodRegistry as PodRegistry
-from trunkline.router.resumption import Resumer
 from trunkline.router.slots import SlotProposer, SlotReleaser
-from trunkline.router.sources import HeartbeatSource, PodSource
-from trunkline.router.stream_finder import StreamFinder
-from trunkline.router.streams import StreamKeys
+from trunkline.router.sources import HeartbeatSource, KubernetesSource, PodSource
+from trunkline.router.tokens import CallKeys, StreamKeys
 from trunkline.settings import Settings
 from trunkline.store import database as store_database
 from trunkline.store.agents import SlotRule
@@ -231,38 +231,36 @@ class CallRouter:
     """Gives calls their pods, and the agents there a key to the call."""
 
     def __init__(self, runtime: Runtime, ingress: Ingress):
-        settings, database, bus = runtime.settings, runtime.database, runtime.bus
+        settings, database = runtime.settings, runtime.database
         answers, config = runtime.pools.answers, RouterConfig.of(settings)
-        alarms, stream_keys = PodAlarms(database), StreamKeys.from_secrets(runtime.secrets)
-        self.keys = RouterKeys(settings.router_key_prefix)
+        bus = self.bus = RouterBus(runtime.bus, RouterKeys(settings.router_key_prefix))
+        alarm = partial(raise_if_reachable, database)
+        self.stream_keys = StreamKeys.from_secrets(runtime.secrets, settings.router.agent_base_url)
         self.call_keys = CallKeys.from_secrets(runtime.secrets)
         self.notes = AllocationNotes(database)
         self.addresses = PodAddresses(database)
-        self.allocator = Allocator(bus, self.keys, stream_keys, config, answers, self.notes)
-        connector = Connector(
+        self.allocator = Allocator(bus, config, answers, self.notes)
+        self.connector = Connector(
             self.allocator,
             self.addresses,
+            self.stream_keys,
+            self.call_keys,
             answers,
             runtime.clock,
-            Resumer(self.allocator, bus, self.keys, answers),
+            Policies().on_abandonment,
             are_agents_elsewhere=settings.router.agents == "elsewhere",
         )
-        self.streams = StreamFinder(
-            connector, self.addresses, self.call_keys, answers, Policies().on_abandonment
-        )
-        self.slot_rule = SlotRule(config.callers_of, config.wait_rule.silence_ms / 1000)
-        self.slots = SlotProposer(bus, self.keys, database, config)
-        self.slot_releaser = SlotReleaser(bus, self.keys, tombstone_s=config.ended_ttl_s)
-        self.registry = PodRegistry(database, bus, self.keys, config)
-        self.pods = Pods(
-            bus, self.keys, stream_keys, config, database, self.registry, two_clusters=alarms.two_clusters
-        )
+        self.slot_rule = SlotRule(config.callers_of, SILENCE_S)
+        self.slots = SlotProposer(bus, database, config)
+        self.slot_releaser = SlotReleaser(bus, tombstone_s=config.ended_ttl_s)
+        self.registry = PodRegistry(database, bus, config)
+        self.pods = Pods(bus, config, database, self.registry, alarm)
         self._cluster: ClusterApi | None = None
         reflector: Reflector | None = None
         # The source of pods and the election of the pool manager: a cluster, or Postgres alone.
         self.election: list[Loop] = []
         self.protection: list[LeaderLoop] = []
-        heartbeats = HeartbeatSource(bus, self.keys, config)
+        heartbeats = HeartbeatSource(bus, config)
         source: PodSource = heartbeats
         if settings.router.pod_source == "kubernetes":
             self._cluster = ClusterApi(ClusterAddress.of(settings))
@@ -274,18 +272,17 @@ class CallRouter:
             self.election.append(self._leadership)
         self.manager = PoolManager(
             bus,
-            self.keys,
             config,
             source,
             self._leadership,
             runtime.clock,
             database,
-            is_over=CarrierStatus(database, ingress.carriers).is_over,
-            alarms=alarms,
+            is_over=partial(is_over, database, ingress.carriers),
+            alarm=alarm,
         )
         if self._cluster is not None and reflector is not None:
             self.protection.append(
-                Protection(self._cluster, reflector, self.pods, self._leadership, settings.router.namespace)
+                Protection(self._cluster, reflector, bus, self._leadership, settings.router.namespace)
             )
 
     def _elect(self, runtime: Runtime) -> Leadership | ClusterLeadership | Unelected:

@@ -4,7 +4,6 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from trunkline.api import router_endpoints
 from trunkline.api.agent_endpoints import AgentApi
 from trunkline.api.application import create_api
 from trunkline.api.body_guard import BodyRule
@@ -12,9 +11,12 @@ from trunkline.api.deps import ApiDeps, ApiLimits, HealthProbe, ReminderRules
 from trunkline.api.fast_path import FastPath
 from trunkline.api.raw_routes import RawRoute
 from trunkline.api.router_carriers import CarrierApi
+from trunkline.api.router_endpoints import RouterApi
 from trunkline.api.router_merchants import MerchantApi
 from trunkline.api.store import Store
-from trunkline.api.webhooks import PublicView, WebhookDeps, WebhookRoutes
+from trunkline.api.webhooks.answers import Answers
+from trunkline.api.webhooks.reading import PublicView, WebhookReader
+from trunkline.api.webhooks.routes import WebhookRoutes
 from trunkline.api.write_guard import WriteGuard
 from trunkline.app.components import (
     CallRouter,
@@ -25,8 +27,7 @@ from trunkline.app.components import (
     PostCall,
     Runtime,
 )
-from trunkline.bus import match_explanation
-from trunkline.bus.server_time import server_time_s
+from trunkline.bus import channels
 from trunkline.console.application import Console
 from trunkline.dispatch import late_facts
 from trunkline.dispatch.inbound import Inbound
@@ -76,7 +77,7 @@ class HttpSurface:
                     includes=control.rollout.includes,
                     has_flag_service=runtime.settings.control.flag_provider is not None,
                     account_pace=ingress.carriers.starts_per_s,
-                    projection=partial(match_explanation.projection, runtime.bus),
+                    projection=partial(channels.explain, runtime.bus),
                     looks_for_dialers=True,
                 ),
                 flags=control.flags,
@@ -91,14 +92,15 @@ class HttpSurface:
 
     def _router_routes(self) -> list[RawRoute]:
         settings, router = self._runtime.settings, self._router
-        return router_endpoints.raw_routes(
+        return RouterApi(
             router.allocator,
             router.pods,
+            router.stream_keys,
+            router.addresses,
             is_leader=lambda: router.manager.is_leader,
             is_open=settings.router.is_open,
-            addresses=router.addresses,
             call_time_limit_s=settings.carrier.time_limit_s,
-        )
+        ).raw_routes()
 
     def fast_path(self) -> FastPath:
         """The API, with the fast path of the hottest routes before it."""
@@ -119,6 +121,7 @@ class HttpSurface:
         refresher = AccountRefresher(ingress.accounts.refresh, interval_s=1.0)
         carriers = CarrierApi(
             router.allocator,
+            router.stream_keys,
             ingress.carriers,
             keys,
             self._view,
@@ -126,9 +129,7 @@ class HttpSurface:
             refresher,
             self._runtime.settings.router.hold_max_s,
         )
-        merchants = MerchantApi(
-            store, self._runtime.bus, router.keys, ingress.carriers, keys, self._runtime.public_base_url
-        )
+        merchants = MerchantApi(store, router.bus, ingress.carriers, keys, self._runtime.public_base_url)
         return [
             *agents.raw_routes(),
             *carriers.raw_routes(),
@@ -137,23 +138,16 @@ class HttpSurface:
 
     def _webhooks(self) -> WebhookRoutes:
         runtime, ingress = self._runtime, self._ingress
-        return WebhookRoutes(
-            WebhookDeps(
-                runtime.database,
-                ingress.inbox,
-                ingress.carriers,
-                runtime.clock,
-                ingress.callback_keys,
-                self._view,
-                Inbound(runtime.database, runtime.bus, runtime.settings.identity),
-                find_stream=self._router.streams.find,
-                late_events=ingress.late_events,
-                refresher=ingress.refresher,
-                reattach=partial(late_facts.reattach, runtime.database),
-                fallback=runtime.answer_fallback,
-                hold_max_s=runtime.settings.router.hold_max_s,
-            )
+        answers = Answers(
+            Inbound(runtime.database, runtime.bus, runtime.settings.identity),
+            self._router.connector.find_stream,
+            ingress.callback_keys,
+            partial(late_facts.reattach, runtime.database),
+            runtime.answer_fallback,
+            runtime.settings.router.hold_max_s,
         )
+        reader = WebhookReader(ingress.carriers, ingress.callback_keys, self._view, ingress.refresher)
+        return WebhookRoutes(reader, answers, ingress.inbox, ingress.late_events, runtime.clock)
 
     def _probes(self) -> dict[str, HealthProbe]:
         """A process that answers carriers stays in its load balancer while one engine answers: all processes share the
@@ -161,7 +155,7 @@ class HttpSurface:
         answers = not {"api", "router"}.isdisjoint(self._runtime.settings.roles)
         return {
             "postgres": HealthProbe(self._probe_postgres, is_alternative=answers),
-            "valkey": HealthProbe(partial(server_time_s, self._runtime.bus), is_alternative=answers),
+            "valkey": HealthProbe(self._runtime.bus.server_time_s, is_alternative=answers),
         }
 
     async def _probe_postgres(self) -> None:

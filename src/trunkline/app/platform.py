@@ -41,11 +41,10 @@ from trunkline.dispatch.loader import Loader, Rebuilder, Refiller
 from trunkline.jobs.platform.retention import FileRetention
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import LeaderLoop
-from trunkline.mailbox.gauges import MailboxGauges
-from trunkline.mailbox.retention import MailboxRetention
+from trunkline.mailbox.maintenance import MailboxGauges, MailboxRetention
 from trunkline.reminders.follower import ReminderFollower
-from trunkline.router.pod_gauges import PodGauges
-from trunkline.router.slot_check import SlotCheck
+from trunkline.router.pods import PodGauges
+from trunkline.router.slots import SlotCheck
 from trunkline.settings import Settings
 from trunkline.store import agents
 from trunkline.store.migrate import require_schema
@@ -240,7 +239,7 @@ class Platform:
                 ]
             ),
             "router": Loops(
-                [*router.election, router.registry, PodGauges(router.pods)],
+                [*router.election, router.registry, PodGauges(router.bus)],
                 leader=[router.manager, *router.protection],
             ),
             "control": Loops(
@@ -257,12 +256,7 @@ class Platform:
                     HangUps(database, ingress.carriers),
                     CarrierCosts(database, ingress.carriers),
                     # Agents' slots whose attempts have ended.
-                    SlotCheck(
-                        database,
-                        router.slot_releaser.release,
-                        doubt_s=maintenance.check_limits.ring_over_s,
-                        tombstone_s=router.slot_releaser.tombstone_s,
-                    ),
+                    SlotCheck(database, router.slot_releaser, doubt_s=maintenance.check_limits.ring_over_s),
                     # Leads: pre-checks ahead of their due time, creation, follow-up, end.
                     dispatch.precheck_scanner,
                     maintenance.reminders,

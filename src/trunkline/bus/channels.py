@@ -3,14 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 import msgspec
 
+from trunkline.bus import epoch
 from trunkline.bus.connection import Bus
 from trunkline.bus.pipe import Word
 from trunkline.bus.schedule import to_ms
 from trunkline.bus.scripts import script
+from trunkline.errors import BusUnavailable
 from trunkline.model import Flow, Holder, NumberLimit
 from trunkline.value import Value
 
@@ -55,27 +58,22 @@ async def configure(bus: Bus, config: Configuration) -> int:
         "cooling": {str(number): str(to_ms(until)) for number, until in config.cooling.items()},
         "ungated": dict.fromkeys(config.overdialled, "few") | dict.fromkeys(config.ungated, "all"),
     }
-    args: list[Word] = [bus.projection, bus.epoch_argument, msgspec.json.encode(body)]
-    return int(await bus.run(_CONFIGURE, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+    return await bus.change(_CONFIGURE, [msgspec.json.encode(body)])
 
 
 async def hold(bus: Bus, holders: Iterable[Holder]) -> int:
     """Write the true holders of channels; returns how many were wrong or missing."""
-    args: list[Word] = [bus.projection, bus.epoch_argument]
+    args: list[Word] = []
     for holder in holders:
         args += (str(holder.attempt_id), str(holder.number_id), holder.channel_no)
         args += (str(holder.lead_id or ""), str(holder.flow or ""), 0)
-    if len(args) == 2:
-        return 0
-    return int(await bus.run(_HOLD, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+    return await bus.change(_HOLD, args) if args else 0
 
 
 async def release(bus: Bus, attempt_ids: Iterable[UUID]) -> int:
     """Free the channels of these attempts; twice frees once."""
-    args: list[Word] = [bus.projection, bus.epoch_argument, *map(str, attempt_ids)]
-    if len(args) == 2:
-        return 0
-    return int(await bus.run(_RELEASE, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+    ids = [str(attempt_id) for attempt_id in attempt_ids]
+    return await bus.change(_RELEASE, ids) if ids else 0
 
 
 async def mend(bus: Bus, numbers: Iterable[UUID], held: Iterable[Holder], *, recounts: bool = False) -> int:
@@ -85,10 +83,10 @@ async def mend(bus: Bus, numbers: Iterable[UUID], held: Iterable[Holder], *, rec
     for holder in held:
         if holder.number_id in by_number:
             by_number[holder.number_id].append(f"{holder.channel_no}={holder.attempt_id}")
-    args: list[Word] = [bus.projection, bus.epoch_argument, int(recounts)]
+    args: list[Word] = [int(recounts)]
     for number_id, calls in by_number.items():
         args += (str(number_id), ",".join(calls))
-    return int(await bus.run(_MEND_NUMBERS, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+    return await bus.change(_MEND_NUMBERS, args)
 
 
 async def holders(bus: Bus) -> list[Holder]:
@@ -114,6 +112,21 @@ def calls_of(held: Iterable[Holder]) -> dict[str, int]:
     counted = Counter(f"m/{flow.merchant_id}" for flow in flows)
     counted.update(f"c/{flow.merchant_id}/{flow.campaign_id or ''}" for flow in flows)
     return dict(counted)
+
+
+async def explain(
+    bus: Bus, reseller_id: str, merchant_id: str, campaign_id: UUID | None
+) -> tuple[Literal["whole", "lost", "away"], str | None]:
+    """The state of Valkey's projection, and the stop that the match applies to this owner, if any: for a person who
+    wants to know why a lead is not called."""
+    try:
+        if await epoch.read(bus) == 0:
+            return "lost", None
+        subjects = [ALL, f"r/{reseller_id}", f"m/{merchant_id}", f"c/{merchant_id}/{campaign_id}"]
+        stops: list[str | None] = await bus.read(bus.client.hmget(bus.projection.stops, subjects))
+    except BusUnavailable:
+        return "away", None
+    return "whole", next((each for each in stops if each), None)
 
 
 def _holder(attempt: str, value: str) -> Holder:

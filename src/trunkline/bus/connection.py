@@ -6,7 +6,7 @@ twice does harm. The one repetition is after NOSCRIPT (`pipe.py`), which the ser
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cache
 from typing import Any
@@ -17,23 +17,22 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from trunkline.bus.cluster import Cluster
 from trunkline.bus.keys import Keys, Projection
 from trunkline.bus.pipe import Pipe, Word
 from trunkline.bus.scripts import Script, script
-from trunkline.bus.server import Server, ServerRunId
+from trunkline.bus.server import Cluster, Commands, Server, ServerRunId
 from trunkline.errors import BusUnavailable, ProjectionLost
 from trunkline.telemetry import metrics
 
 # Commands take well under a millisecond; a server that needs longer than this is in trouble.
 COMMAND_TIMEOUT_S = 2.0
 _WAKE_DIALERS = script("wake_dialers")
+_PROBE = script("probe")
 # A blocking read may wait this long at the server before its socket is considered dead.
 BLOCK_MAX_S = 5.0
 _WAIT_TIMEOUT_S = BLOCK_MAX_S + COMMAND_TIMEOUT_S
 
 Client = Redis | RedisCluster
-Commands = Server | Cluster
 
 
 class Bus:
@@ -80,12 +79,23 @@ class Bus:
         finally:
             _seconds_of(lua.name).observe(time.perf_counter() - started)
 
+    async def change(self, lua: Script, args: Iterable[Word]) -> int:
+        """Run a script that changes the projection of dispatch; it checks its epoch first. Returns how much changed."""
+        keys = (self.keys.epoch, self.keys.dialer_wakeups)
+        return int(await self.run(lua, keys, [self.projection, self.epoch_argument, *args]))
+
     async def read(self, command: Any) -> Any:
         """Await a plain command; every failure is `BusUnavailable`."""
         try:
             return await command
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"Valkey did not answer: {_describe(error)}") from error
+
+    async def server_time_s(self) -> float:
+        """Valkey's time, in seconds since the epoch, by a script that only runs: the health check of Valkey. PING
+        succeeds even while every script is refused."""
+        seconds, microseconds = await self.run(_PROBE, [self.keys.probe])
+        return int(seconds) + int(microseconds) / 1e6
 
     def wake_dialers(self) -> None:
         """Wake a dialer, soon: requests that come while a wakeup is sent share one more. A hint that may be lost."""

@@ -12,9 +12,8 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from trunkline.bus.cluster import Cluster
 from trunkline.bus.scripts import Script
-from trunkline.bus.server import Command, Server, ServerRunId
+from trunkline.bus.server import Command, Commands, ServerRunId
 
 Word = str | bytes | int | float | ServerRunId
 
@@ -31,7 +30,7 @@ class _Call:
 
 
 class Pipe:
-    def __init__(self, commands: Server | Cluster):
+    def __init__(self, commands: Commands):
         self._commands = commands
         self._waiting: list[_Call] = []
         self._sender: asyncio.Task[None] | None = None

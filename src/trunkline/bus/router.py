@@ -1,14 +1,25 @@
-"""Calls and their pods: the hot scripts of the router."""
+"""The router's scripts: calls and their pods, heartbeats, and views of pods, calls and pools."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from uuid import UUID
 
 from trunkline.bus.keys import RouterKeys
 from trunkline.bus.pipe import Word
 from trunkline.bus.scripts import Script, script
 from trunkline.bus.server import SERVER_RUN_ID
+from trunkline.model import Slot
+from trunkline.routing import (
+    Allocation,
+    EndedAllocation,
+    HeartbeatReply,
+    PodHeartbeat,
+    PodSuperseded,
+    RegisteredPod,
+    Unallocated,
+)
 from trunkline.value import Value
 
 _ALLOCATE = script("router_allocate")
@@ -21,6 +32,11 @@ _RELEASE = script("router_release")
 _HEARTBEAT = script("router_heartbeat")
 _RECEIVING = script("router_hearing")
 _SUPERSEDED = script("router_superseded")
+_DRAIN = script("router_drain")
+_RESET = script("router_reset")
+_STATUS = script("router_status")
+_POD = script("router_pod")
+_LIST = script("router_list")
 LEASE_TTL_S = 24 * 3600
 # Allocations that one script ends: about 15 µs each.
 FREE_MAX = 100
@@ -36,6 +52,31 @@ class Runner(Protocol):
     def wake_dialers(self) -> None: ...
 
 
+class RouterBus:
+    """Runs the router's scripts under its keys."""
+
+    __slots__ = ("_bus", "_epoch", "_prefix", "keys")
+
+    def __init__(self, bus: Runner, keys: RouterKeys):
+        self._bus = bus
+        self.keys = keys
+        self._epoch = (keys.epoch,)
+        self._prefix = keys.base
+
+    async def run(self, lua: Script, *args: Word) -> Any:
+        """Every script is sent with its epoch first; `scripts.py` adds the other keys that it declares."""
+        return await self._bus.run(lua, self._epoch, (self._prefix, SERVER_RUN_ID, *args))
+
+    async def read(self, lua: Script, *args: Word) -> Any:
+        """A script that does not depend on the epoch."""
+        return await self._bus.run(lua, self._epoch, (self._prefix, *args))
+
+    def wake(self, wakes: int) -> None:
+        """1: a slot came free while dials wait for agents."""
+        if wakes:
+            self._bus.wake_dialers()
+
+
 @dataclass(frozen=True, slots=True)
 class WaitRule:
     """How calls wait for a pod. `most_ms` 0: they do not. A call without a request for `silence_ms` has left."""
@@ -45,93 +86,14 @@ class WaitRule:
     waiters_max: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """A call and its pod. `base_url` is the pod's own address for streams, '' if it reported none. `is_misconfigured`:
-    the merchant's config names no existing tier, so standard was tried."""
-
-    pod: str
-    source_pool: str
-    allocated_at_s: int
-    allocation_id: str
-    base_url: str
-    was_existing: bool
-    is_misconfigured: bool = False
-    slot: int = 0
-    incarnation: int = 0
-
-
-class Proposal(Value, frozen=True):
-    """A slot that was reserved for a dial. Postgres decides whether it is free."""
-
-    pod: str
-    slot: int
-    incarnation: int
-    source_pool: str
-    base_url: str
+NO_WAIT = WaitRule()
 
 
 class SlotProposals(Value, frozen=True):
-    """For each dial its proposal, or None. `free`: by searched tier, the slots that dials may still reserve."""
+    """The slots of those dials that got one. `free`: by searched tier, the slots that dials may still reserve."""
 
-    proposals: tuple[Proposal | None, ...]
+    slots: Mapping[UUID, Slot]
     free: Mapping[str, int]
-
-
-class Stale(Value, frozen=True):
-    """This projection was lost or is not rebuilt yet, so Postgres has to pick."""
-
-
-class BegunCall(Value, frozen=True):
-    """A call and its slot in Postgres."""
-
-    allocation_id: str
-    call_sid: str
-    pod: str
-    slot: int
-    incarnation: int
-    merchant_id: str
-    source_pool: str
-    turn: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NoPod:
-    is_misconfigured: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedForPod:
-    """To be requested again: how many calls wait before this one, and how long it has waited."""
-
-    before: int
-    waited_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CallOver:
-    """The call has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    pod: str
-    source_pool: str
-    was_draining: bool
-    pod_status: str
-    allocation_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """A pod's heartbeat. `sequence` grows with every heartbeat of one `boot_id`."""
-
-    pod: str
-    boot_id: str
-    sequence: int
-    calls: Sequence[str]
-    leaving: bool
-    fields: Mapping[str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,32 +108,6 @@ class BeatRule:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPod:
-    """A pod in Postgres. An incarnation of 0: Postgres is unavailable. `is_new`: it never had the pod before."""
-
-    incarnation: int = 0
-    tier: str = ""
-    is_new: bool = False
-    past_boots: Sequence[str] = ()
-    newest_version: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """`is_news` is False for a heartbeat that a later one overtook. `calls` have the pod. `again_ms`: when its next
-    heartbeat should come, 0 for as usual. A tier of '' is that of a pod that may not register itself, an incarnation of
-    0 that of one that Postgres does not have yet."""
-
-    is_news: bool
-    tier: str
-    draining: bool
-    calls: tuple[str, ...]
-    again_ms: int
-    max_concurrent: int
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
 class Unregistered:
     """Valkey does not have this process of the pod: query Postgres, and repeat with `known`. Nothing was written.
     `tiers` are the published ones, as texts."""
@@ -180,142 +116,167 @@ class Unregistered:
 
 
 @dataclass(frozen=True, slots=True)
-class PodSuperseded:
-    """A newer process has this name. `times`: how often this was returned within two minutes."""
+class PodView:
+    name: str
+    tier: str
+    draining: bool
+    lease: str
+    status: str
+    calls: tuple[str, ...] = ()
+    ip: str = ""
+    port: int = 0
+    version: str = ""
+    # Ended calls whose handlers hang, and those that it is about to hand over to other pods.
+    hanging: tuple[str, ...] = ()
+    handing_over: tuple[str, ...] = ()
+    # The number of its process. 0 in lists, and for one that Postgres has not registered.
+    incarnation: int = 0
 
-    times: int = 1
+
+@dataclass(frozen=True, slots=True)
+class RouterCall:
+    call_sid: str
+    pod: str
+    source_pool: str
+    merchant_id: str
+    allocated_at_s: int
+    # '' for a record that was restored from a heartbeat.
+    allocation_id: str = ""
 
 
-async def run(bus: Runner, keys: RouterKeys, lua: Script, *args: Word) -> Any:
-    """Every script of the router is sent with its epoch first; `scripts.py` adds the other keys that it declares."""
-    return await bus.run(lua, [keys.epoch], [keys.base, SERVER_RUN_ID, *args])
+@dataclass(frozen=True, slots=True)
+class PoolCount:
+    """`room` is how many calls the pool could take now, `kept` how many slots are reserved for dials."""
+
+    tier: str
+    is_shared: bool
+    available: int
+    assigned: int
+    room: int
+    waiting: int
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RouterCounts:
+    calls: int
+    waiting: int
+    pools: Sequence[PoolCount]
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    tier: str
+    has_active_call: bool
+    is_draining: bool
+    status: str
 
 
 async def allocate(
-    bus: Runner,
-    keys: RouterKeys,
-    call_sid: str,
+    bus: RouterBus,
+    call: str,
     *,
     merchant_id: str,
-    allocation_id: str,
+    allocation_id: UUID,
     lease_ttl_s: int,
-    wait: WaitRule = WaitRule(),  # noqa: B008  frozen
+    wait: WaitRule = NO_WAIT,
     is_alone: bool = False,
-) -> Allocation | NoPod | QueuedForPod | CallOver | Stale:
+) -> Allocation | Unallocated | None:
     """Give the call a pod of the first tier that has a free one; again for the same call: the same pod. `is_alone`:
     Postgres is unavailable, so this projection decides even if it is not rebuilt, with pods that sent a heartbeat since
-    the loss."""
+    the loss. None: the projection was lost or is not rebuilt yet, so Postgres has to pick."""
     rule = (wait.most_ms, wait.silence_ms, wait.waiters_max, int(is_alone))
-    how, *rest = await run(bus, keys, _ALLOCATE, call_sid, merchant_id, allocation_id, lease_ttl_s, *rule)
+    how, *rest = await bus.run(_ALLOCATE, call, merchant_id, str(allocation_id), lease_ttl_s, *rule)
     match how:
         case "stale":
-            return Stale()
+            return None
         case "none":
-            return NoPod(bool(rest[0]))
+            return Unallocated("busy", is_misconfigured=bool(rest[0]))
         case "hold":
-            return QueuedForPod(int(rest[0]), int(rest[1]))
+            return Unallocated("hold", int(rest[0]))
         case "ended":
-            return CallOver()
-    pod, source_pool, allocated_at, allocation, base_url, is_misconfigured, slot, incarnation = rest
+            return Unallocated("ended")
+    pod, source_pool, at_s, stored_id, base_url, is_misconfigured, no, incarnation = rest
+    is_existing = how == "already"
     return Allocation(
-        pod,
-        source_pool,
-        int(allocated_at),
-        allocation,
-        base_url,
-        how == "already",
-        bool(is_misconfigured),
-        int(slot),
-        int(incarnation),
+        UUID(stored_id) if is_existing else allocation_id,
+        call,
+        Slot(pod, int(no), int(incarnation), source_pool),
+        merchant_id,
+        base_url=base_url,
+        is_existing=is_existing,
+        at_s=int(at_s),
+        is_misconfigured=bool(is_misconfigured),
     )
 
 
-async def propose_slots(
-    bus: Runner, keys: RouterKeys, wants: Sequence[tuple[str, str]]
-) -> SlotProposals | Stale:
+async def propose_slots(bus: RouterBus, wants: Sequence[tuple[UUID, str]]) -> SlotProposals | None:
     """Propose a slot for each of these dials (allocation id, merchant id), in one script. The leader takes back a
-    proposal without a row in Postgres after 5 s."""
-    how, *rest = await run(bus, keys, _PROPOSE_SLOTS, *(part for want in wants for part in want))
+    proposal without a row in Postgres after 5 s. None: the projection was lost."""
+    words = [word for allocation_id, merchant_id in wants for word in (str(allocation_id), merchant_id)]
+    how, *rest = await bus.run(_PROPOSE_SLOTS, *words)
     if how == "stale":
-        return Stale()
+        return None
     *kept, free = rest
-    return SlotProposals(tuple(_proposal(*row) if row else None for row in kept), _counts(free))
+    slots = {
+        allocation_id: Slot(row[0], int(row[1]), int(row[2]), row[3])
+        for (allocation_id, _), row in zip(wants, kept, strict=True)
+        if row
+    }
+    return SlotProposals(slots, _counts(free))
 
 
-async def free_slots(bus: Runner, keys: RouterKeys) -> Mapping[str, int] | Stale:
-    """Tier -> slots that dials may reserve now. If there are none, the next freed slot wakes the dialers."""
-    how, *flat = await run(bus, keys, _FREE_SLOTS)
-    return Stale() if how == "stale" else _counts(flat)
+async def free_slots(bus: RouterBus) -> Mapping[str, int] | None:
+    """Tier -> slots that dials may reserve now. If there are none, the next freed slot wakes the dialers. None: the
+    projection was lost."""
+    how, *flat = await bus.run(_FREE_SLOTS)
+    return None if how == "stale" else _counts(flat)
 
 
-async def begin(bus: Runner, keys: RouterKeys, begun: BegunCall, *, lease_ttl_s: int = LEASE_TTL_S) -> None:
+async def begin(bus: RouterBus, begun: Allocation, *, lease_ttl_s: int = LEASE_TTL_S) -> None:
     """A call with a reservation was answered, or Postgres picked. Idempotent; another slot of the allocation is
     freed."""
-    (wakes,) = await run(
-        bus,
-        keys,
-        _BEGIN,
-        lease_ttl_s,
-        begun.allocation_id,
-        begun.call_sid,
-        begun.pod,
-        begun.slot,
-        begun.incarnation,
-        begun.merchant_id,
-        begun.source_pool,
-        begun.turn,
-    )
-    _wake(bus, wakes)
+    slot = begun.slot
+    place = (slot.pod, slot.no, slot.incarnation, begun.merchant_id, slot.source_pool)
+    (wakes,) = await bus.run(_BEGIN, lease_ttl_s, str(begun.id), begun.call, *place, begun.turn)
+    bus.wake(wakes)
 
 
-async def free(bus: Runner, keys: RouterKeys, allocation_ids: Sequence[str], *, tombstone_s: int) -> None:
+async def free(bus: RouterBus, allocation_ids: Sequence[UUID], *, tombstone_s: int) -> None:
     """These allocations are over, reserved or begun. Idempotent; calls that had begun leave a tombstone."""
-    for page in (allocation_ids[i : i + FREE_MAX] for i in range(0, len(allocation_ids), FREE_MAX)):
-        wakes, _ = await run(bus, keys, _FREE, tombstone_s, *page)
-        _wake(bus, wakes)
+    for first in range(0, len(allocation_ids), FREE_MAX):
+        wakes, _ = await bus.run(_FREE, tombstone_s, *map(str, allocation_ids[first : first + FREE_MAX]))
+        bus.wake(wakes)
 
 
-async def occupy(bus: Runner, keys: RouterKeys, pod: str, slot: int, allocation_id: str) -> None:
+async def occupy(bus: RouterBus, pod: str, slot: int, allocation_id: UUID) -> None:
     """Postgres has this slot for this allocation: it is not proposed again, and checked in 2 s."""
-    await run(bus, keys, _OCCUPY, pod, slot, allocation_id)
-
-
-def _proposal(pod: str, slot: int, incarnation: str, source_pool: str, base_url: str) -> Proposal:
-    return Proposal(pod, int(slot), int(incarnation), source_pool, base_url)
-
-
-def _counts(flat: Sequence[Any]) -> dict[str, int]:
-    return {flat[i]: int(flat[i + 1]) for i in range(0, len(flat), 2)}
-
-
-def _wake(bus: Runner, wakes: int) -> None:
-    """A slot came free while dials wait for agents."""
-    if wakes:
-        bus.wake_dialers()
+    await bus.run(_OCCUPY, pod, slot, str(allocation_id))
 
 
 async def release(
-    bus: Runner, keys: RouterKeys, call_sid: str, *, by_pod: str, ended_ttl_s: int, only: str = ""
-) -> Release | None:
+    bus: RouterBus, call: str, *, by_pod: str, ended_ttl_s: int, only: str = ""
+) -> EndedAllocation | None:
     """End the call's allocation, or `only` this one of it. None: it has no pod, or not the one that releases."""
-    reply = await run(bus, keys, _RELEASE, call_sid, by_pod, ended_ttl_s, only)
-    _wake(bus, reply[-1])
+    reply = await bus.run(_RELEASE, call, by_pod, ended_ttl_s, only)
+    bus.wake(reply[-1])
     if reply[0] == "unknown":
         return None
     _, pod, source_pool, draining, status, allocation_id, _ = reply
-    return Release(pod, source_pool, bool(draining), status, allocation_id)
+    return EndedAllocation(
+        UUID(allocation_id) if allocation_id else None, pod, source_pool, bool(draining), status
+    )
 
 
 async def heartbeat(
-    bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule, known: KnownPod | None = None
-) -> Registration | Unregistered | PodSuperseded:
+    bus: RouterBus, beat: PodHeartbeat, rule: BeatRule, known: RegisteredPod | None = None
+) -> HeartbeatReply | Unregistered | PodSuperseded:
     """Register the pod or refresh it, and make it free if nothing prevents it. `known` is the pod in Postgres, None if
     it has not been queried."""
     incarnation = _NOT_QUERIED if known is None else str(known.incarnation)
-    pod = known or KnownPod()
-    how, *reply = await run(
-        bus,
-        keys,
+    pod = known or RegisteredPod()
+    how, *reply = await bus.run(
         _HEARTBEAT,
         beat.pod,
         beat.boot_id,
@@ -331,33 +292,97 @@ async def heartbeat(
         rule.lease_ttl_s,
         rule.settle_ms,
         rule.tiers,
-        *(part for field in beat.fields.items() for part in field),
+        *("ip", beat.ip, "port", beat.port, "version", beat.version, "base_url", beat.base_url),
+        *("interval_s", f"{beat.interval_s:g}", "hanging", " ".join(beat.hanging)),
+        *("handing_over", " ".join(beat.handing_over)),
     )
     match how:
         case "register":
-            return Unregistered({reply[i]: reply[i + 1] for i in range(0, len(reply), 2)})
+            return Unregistered(dict(pairs(reply)))
         case "superseded":
             return PodSuperseded(int(reply[0]))
-    news, tier, draining, calls, again_ms, max_concurrent, number, wakes = reply
-    _wake(bus, wakes)
-    return Registration(
-        bool(news),
-        tier,
-        bool(draining),
-        tuple(calls.split()),
-        int(again_ms),
-        int(max_concurrent),
-        int(number),
+    is_news, tier, draining, calls, again_ms, max_concurrent, number, wakes = reply
+    bus.wake(wakes)
+    held = tuple(calls.split())
+    return HeartbeatReply(
+        bool(is_news), tier, bool(draining), held, int(again_ms) / 1000, int(max_concurrent), int(number)
     )
 
 
-async def mark_receiving(bus: Runner, keys: RouterKeys, *, gap_max_s: float) -> float:
+async def mark_receiving(bus: RouterBus, *, gap_max_s: float) -> float:
     """Mark that this process receives heartbeats. Returns for how long they were received without a gap, in s."""
-    (heard_ms,) = await run(bus, keys, _RECEIVING, round(gap_max_s * 1000))
+    (heard_ms,) = await bus.run(_RECEIVING, round(gap_max_s * 1000))
     return int(heard_ms) / 1000
 
 
-async def count_superseded(bus: Runner, keys: RouterKeys, pod: str) -> int:
+async def count_superseded(bus: RouterBus, pod: str) -> int:
     """How many heartbeats replaced processes of this pod sent within two minutes, this one included."""
-    (times,) = await run(bus, keys, _SUPERSEDED, pod)
+    (times,) = await bus.run(_SUPERSEDED, pod)
     return int(times)
+
+
+async def drain(bus: RouterBus, pod: str, ttl_s: int) -> Drained | None:
+    """Keep new calls away for `ttl_s`; 0 ends the drain. None: there is no such pod."""
+    reply = await bus.run(_DRAIN, pod, ttl_s)
+    if not reply:
+        return None
+    tier, has_call, draining, status, wakes = reply
+    bus.wake(wakes)
+    return Drained(tier, bool(has_call), bool(draining), status)
+
+
+async def reset(bus: RouterBus, pod: str, tombstone_s: int) -> str | None:
+    """Free a pod by hand; its status afterwards. None: Valkey does not have it."""
+    reply = await bus.run(_RESET, pod, tombstone_s)
+    if not reply:
+        return None
+    bus.wake(reply[0])
+    return str(reply[1])
+
+
+async def counts(bus: RouterBus) -> RouterCounts:
+    calls, waiting, kept, *flat = await bus.read(_STATUS)
+    rows = [flat[i : i + 7] for i in range(0, len(flat), 7)]
+    pools = [PoolCount(tier, bool(shared), *map(int, numbers)) for tier, shared, *numbers in rows]
+    return RouterCounts(calls, waiting, sorted(pools, key=lambda pool: pool.tier), kept)
+
+
+async def pod_view(bus: RouterBus, pod: str) -> PodView | None:
+    reply = await bus.read(_POD, pod)
+    if not reply:
+        return None
+    tier, draining, lease, status, calls, ip, port, version, number, hanging, leaving = reply
+    return _view(pod, tier, draining, lease, status, calls, ip, port, version, hanging, leaving, number)
+
+
+async def pods(bus: RouterBus, first: int, count: int) -> list[PodView]:
+    return [
+        _view(name, tier, draining, "", status, *rest)
+        for name, tier, status, draining, *rest in await bus.read(_LIST, "pods", first, count)
+    ]
+
+
+async def calls(bus: RouterBus, first: int, count: int) -> list[RouterCall]:
+    return [
+        RouterCall(sid, pod, source, merchant, int(at or 0), allocation)
+        for sid, pod, source, merchant, at, allocation in await bus.read(_LIST, "calls", first, count)
+    ]
+
+
+def pairs(flat: Sequence[Any]) -> Sequence[tuple[Any, Any]]:
+    """The fields and values of a hash, as a script returns it."""
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _counts(flat: Sequence[Any]) -> dict[str, int]:
+    return {tier: int(count) for tier, count in pairs(flat)}
+
+
+def _view(
+    name: str, tier: str, draining: int, lease: str, status: str, calls: str, ip: str, port: str, version: str,
+    hanging: str, handing_over: str, number: str = "",
+) -> PodView:  # fmt: skip
+    return PodView(
+        name, tier, bool(draining), lease, status, tuple(calls.split()), ip, int(port or 0), version,
+        tuple(hanging.split()), tuple(handing_over.split()), int(number or 0),
+    )  # fmt: skip

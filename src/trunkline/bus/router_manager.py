@@ -1,15 +1,16 @@
 """Writes that only the pool manager may make. Every script here carries its term and refuses an older one."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from trunkline.bus.keys import RouterKeys
 from trunkline.bus.pipe import Word
-from trunkline.bus.router import Runner, run
+from trunkline.bus.router import RouterBus, pairs
 from trunkline.bus.scripts import Script, script
+from trunkline.routing import Allocation, GonePod, Pod
 from trunkline.value import Value
 
 _LEAD = script("router_acquire_leadership")
@@ -39,56 +40,12 @@ class TermLost(Exception):
     """A newer leader manages the pools, or the projection was lost: nothing was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class SilentPod:
-    pod: str
-    heard_ms: str
-    was_leaving: bool
+class ProjectedPod(Value, frozen=True):
+    """A pod in Postgres, with its live allocations. `is_certain`: a pod that looks free is free."""
 
-
-@dataclass(frozen=True, slots=True)
-class ClusterPod:
-    """A pod as Kubernetes reports it."""
-
-    name: str
-    uid: str
-    is_ready: bool
-    is_deleting: bool
-    ip: str = ""
-    port: int = 0
-    version: str = ""
-
-
-class LiveRow(Value, frozen=True):
-    """A live allocation of a slot in Postgres. A call of '': its dial is not answered yet."""
-
-    id: str
-    sid: str
-    pod: str
-    slot: str
-    incarnation: str
-    merchant: str
-    source: str
-    turn: str
-    at_s: str
-
-
-class TruePod(Value, frozen=True):
-    """A pod in Postgres, with its live rows. `unheard_ms` -1: no heartbeat ever. `believed`: it counts as free where it
-    looks free."""
-
-    name: str
-    incarnation: str
-    tier: str
-    fields: Mapping[str, str]
-    ready: str
-    leaving: str
-    changing: str
-    reset_calls: str
-    drain_s: int
-    unheard_ms: int
-    believed: int
-    rows: Sequence[LiveRow]
+    pod: Pod
+    allocations: Sequence[Allocation] = ()
+    is_certain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,37 +74,36 @@ class LeadershipClaim:
     age_s: float
 
 
-async def lead(bus: Runner, keys: RouterKeys, term: int) -> LeadershipClaim:
-    taken, epoch, rebuild, age_ms = await run(bus, keys, _LEAD, term)
+async def lead(bus: RouterBus, term: int) -> LeadershipClaim:
+    taken, epoch, rebuild, age_ms = await bus.run(_LEAD, term)
     return LeadershipClaim(bool(taken), epoch, bool(rebuild), age_ms / 1000)
 
 
 async def silent(
-    bus: Runner, keys: RouterKeys, *, ttl_s: float, gap_max_s: float, waiter_silence_ms: int = 7000
-) -> tuple[int, list[SilentPod]]:
+    bus: RouterBus, *, ttl_s: float, gap_max_s: float, waiter_silence_ms: int = 7000
+) -> tuple[int, list[GonePod]]:
     """How many pods send heartbeats, and those that were silent for `ttl_s`."""
     times = (round(ttl_s * 1000), round(gap_max_s * 1000))
-    total, *flat = await run(bus, keys, _SILENT, *times, PAGE, waiter_silence_ms)
+    total, *flat = await bus.run(_SILENT, *times, PAGE, waiter_silence_ms)
     rows = [flat[i : i + 3] for i in range(0, len(flat), 3)]
-    return total, [SilentPod(pod, heard, bool(leaving)) for pod, heard, leaving in rows]
+    return total, [GonePod(pod, "", heard_ms, bool(leaving)) for pod, heard_ms, leaving in rows]
 
 
-async def census(bus: Runner, keys: RouterKeys) -> dict[str, list[str]]:
+async def census(bus: RouterBus) -> dict[str, list[str]]:
     """Tier -> its pods."""
-    return {tier: sorted(pods) for tier, *pods in await bus.run(_CENSUS, [keys.epoch], [keys.base])}
+    return {tier: sorted(pods) for tier, *pods in await bus.read(_CENSUS)}
 
 
-async def set_merchant(bus: Runner, keys: RouterKeys, merchant_id: str, config: str) -> None:
+async def set_merchant(bus: RouterBus, merchant_id: str, config: str) -> None:
     """Publish a merchant's config that Postgres has already; '' removes it."""
-    await bus.run(_MERCHANT, [keys.epoch], [keys.base, merchant_id, config])
+    await bus.read(_MERCHANT, merchant_id, config)
 
 
 class Term:
     """The manager's writes, for one term of one epoch."""
 
-    def __init__(self, bus: Runner, keys: RouterKeys, epoch: str, number: int):
+    def __init__(self, bus: RouterBus, epoch: str, number: int):
         self._bus = bus
-        self._keys = keys
         self.epoch = epoch
         self.number = number
 
@@ -167,27 +123,23 @@ class Term:
         done, *_ = await self._write(_REMOVE, pod, heard_ms, oldest, newest)
         return bool(done == 1)
 
-    async def put(self, pods: Sequence[TruePod], *, lease_ttl_s: int) -> Put:
+    async def put(self, pods: Sequence[ProjectedPod], *, lease_ttl_s: int) -> Put:
         """Make pods what Postgres has. At most `PAGE` at once."""
-        _, fixed, wakes, *drains = await self._write(
-            _PODS, lease_ttl_s, *(msgspec.json.encode(pod).decode() for pod in pods)
-        )
-        if wakes:
-            self._bus.wake_dialers()
-        return Put(fixed, {drains[i]: int(drains[i + 1]) for i in range(0, len(drains), 2)})
+        _, fixed, wakes, *drains = await self._write(_PODS, lease_ttl_s, *(_json(_pod(pod)) for pod in pods))
+        self._bus.wake(wakes)
+        return Put(fixed, {pod: int(ttl_s) for pod, ttl_s in pairs(drains)})
 
     async def unproven(self) -> Unproven:
         _, ids, reset = await self._write(_UNPROVEN, round(PROOF_S * 1000), PROOFS_MAX)
-        return Unproven(ids, {reset[i]: reset[i + 1] for i in range(0, len(reset), 2)})
+        return Unproven(ids, dict(pairs(reset)))
 
     async def prove(
-        self, live: Sequence[LiveRow], others: Sequence[str], reset: Sequence[str], *, lease_ttl_s: int
+        self, live: Sequence[Allocation], others: Sequence[str], reset: Sequence[str], *, lease_ttl_s: int
     ) -> int:
         """Returns how many proposals were taken back."""
-        documents = (msgspec.json.encode(part).decode() for part in (live, others, reset))
+        documents = (_json([_row(each) for each in live]), _json(others), _json(reset))
         _, wakes, given_back = await self._write(_PROVE, lease_ttl_s, *documents)
-        if wakes:
-            self._bus.wake_dialers()
+        self._bus.wake(wakes)
         return int(given_back)
 
     async def set_version(self, version: str) -> None:
@@ -210,11 +162,65 @@ class Term:
         done, _, *flat = await self._write(
             _MERCHANTS, edits, *(part for each in truth.items() for part in each)
         )
-        return {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)} if done == 1 else None
+        return dict(pairs(flat)) if done == 1 else None
 
     async def _write(self, lua: Script, *args: Word) -> list[Any]:
-        reply = await run(self._bus, self._keys, lua, self.epoch, self.number, *args)
+        reply = await self._bus.run(lua, self.epoch, self.number, *args)
         values = reply if isinstance(reply, list) else [reply]
         if values[0] == 0:
             raise TermLost(f"term {self.number} of {self.epoch} does not count any more")
         return values
+
+
+def _json(content: object) -> str:
+    return msgspec.json.encode(content).decode()
+
+
+def _pod(projected: ProjectedPod) -> dict[str, object]:
+    pod = projected.pod
+    is_heard = pod.sequence > 0
+    return {
+        "name": pod.name,
+        "incarnation": str(pod.incarnation),
+        "tier": pod.tier,
+        "fields": {
+            **({"boot_id": pod.boot_id, "sequence": str(pod.sequence)} if is_heard else {}),
+            "calls": " ".join(pod.named),
+            "hanging": " ".join(pod.hanging),
+            "past_boots": json.dumps([*pod.past_boots]),
+            "base_url": pod.base_url,
+            "ip": pod.ip,
+            "port": str(pod.port or ""),
+            "version": pod.version,
+            "interval_s": f"{pod.interval_s:g}",
+            "uid": pod.uid,
+        },
+        "ready": _flag(pod.is_ready),
+        "leaving": _flag(pod.is_leaving),
+        "changing": _flag(pod.is_changing),
+        "reset_calls": " ".join(pod.reset_calls),
+        "drain_s": round(pod.drain_left_s),
+        "unheard_ms": max(0, round(pod.unheard_s * 1000)) if is_heard else -1,
+        "believed": int(projected.is_certain),
+        "rows": [_row(each) for each in projected.allocations],
+    }
+
+
+def _row(allocation: Allocation) -> dict[str, str]:
+    """As texts: the script compares them with those in Valkey."""
+    slot = allocation.slot
+    return {
+        "id": str(allocation.id),
+        "sid": allocation.call,
+        "pod": slot.pod,
+        "slot": str(slot.no),
+        "incarnation": str(slot.incarnation),
+        "merchant": allocation.merchant_id,
+        "source": slot.source_pool,
+        "turn": str(allocation.turn),
+        "at_s": str(allocation.at_s),
+    }
+
+
+def _flag(is_set: bool) -> str:
+    return "1" if is_set else "0"

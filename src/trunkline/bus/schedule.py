@@ -72,19 +72,10 @@ async def add(
     bus: Bus, entries: Iterable[Entry], *, clock_offset_ms: int | None = None, cap: int = FLOW_CAP
 ) -> int:
     """Schedule those that are due within the horizon; returns how many were new to Valkey or moved."""
-    args: list[Word] = [
-        bus.projection,
-        bus.epoch_argument,
-        _offset(clock_offset_ms),
-        cap,
-        int(HORIZON_S * 1000),
-    ]
-    head = len(args)
-    for entry in entries:
-        args += _record(entry)
-    if len(args) == head:
+    records: list[Word] = [word for entry in entries for word in _record(entry)]
+    if not records:
         return 0
-    return int(await bus.run(_SCHEDULE, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+    return await bus.change(_SCHEDULE, [_offset(clock_offset_ms), cap, int(HORIZON_S * 1000), *records])
 
 
 def _record(entry: Entry) -> tuple[str | int, ...]:
@@ -161,13 +152,10 @@ def _grant(fields: Sequence[str]) -> Grant:
 
 async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int | None = None) -> int:
     """Free the channels of unused grants, and treat their leads as each `how` says."""
-    args: list[Word] = [bus.projection, bus.epoch_argument, _offset(clock_offset_ms)]
-    head = len(args)
+    args: list[Word] = []
     for grant in unused:
         args += (str(grant.attempt_id), grant.how.value, grant.until_ms, grant.subject, int(grant.is_wait))
-    if len(args) == head:
-        return 0
-    return int(await bus.run(_GIVE_BACK, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+    return await bus.change(_GIVE_BACK, [_offset(clock_offset_ms), *args]) if args else 0
 
 
 async def lead_count(bus: Bus) -> int:
@@ -268,8 +256,7 @@ async def mend(bus: Bus, flows: Sequence[str]) -> int:
     """Repair the keys that follow from the queues of these flows, where one was lost; returns how many."""
     mended = 0
     for first in range(0, len(flows), FLOWS_PER_MEND):
-        args: list[Word] = [bus.projection, bus.epoch_argument, *flows[first : first + FLOWS_PER_MEND]]
-        mended += int(await bus.run(_MEND_FLOWS, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+        mended += await bus.change(_MEND_FLOWS, flows[first : first + FLOWS_PER_MEND])
     return mended
 
 

@@ -1,18 +1,20 @@
-"""One Valkey server: batches of commands over connections that stay open between them.
+"""Valkey's servers: one, or a cluster.
 
-hiredis packs the commands and parses the replies; redis-py reads the URL and makes the TLS context. Between them is one
-`asyncio.Protocol`: a batch is one write, one time limit and as many replies. The measurement behind this, and the other
-clients that were measured, are in docs/decisions/0007-bus.md.
+For one server, hiredis packs the commands and parses the replies; redis-py reads the URL and makes the TLS context.
+Between them is one `asyncio.Protocol`: a batch is one write, one time limit and as many replies, over connections that
+stay open between batches. The measurement behind this, and the other clients that were measured, are in
+docs/decisions/0007-bus.md. For a cluster redis-py knows the nodes, follows their redirects and holds the connections.
 """
 
 import asyncio
 import re
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, cast
 
 from hiredis import Reader, pack_command
-from redis.asyncio import ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import ConnectionPool, RedisCluster, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import InvalidResponse, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
@@ -39,7 +41,24 @@ _RUN_ID = re.compile(r"^run_id:(\w+)", re.MULTILINE)
 _INCOMPLETE = object()
 
 
-class Server:
+class Commands(ABC):
+    async def ask(self, *command: Any) -> Any:
+        """The reply to one command; an error of the server is raised."""
+        (reply,) = await self.exchange([command])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    @abstractmethod
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """Send them together; returns their replies in the same order, errors of the server among them."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connections, those in use too. The next exchange opens others."""
+
+
+class Server(Commands):
     """Lends each of its connections to one exchange at a time."""
 
     def __init__(self, url: str, *, timeout_s: float, connect_timeout_s: float, connections_max: int):
@@ -52,16 +71,9 @@ class Server:
         self._in_use: set[_Connection] = set()
         self._exchanges = 0
 
-    async def ask(self, *command: Any) -> Any:
-        """The reply to one command; an error of the server is raised."""
-        (reply,) = await self.exchange([command])
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send them together; returns their replies in the same order, errors of the server among them. Any other
-        failure closes the connection: a late reply must not be taken for that of another command."""
+        """A failure that is no reply closes the connection: a late reply must not be taken for that of another
+        command."""
         connection = self._take()
         self._exchanges += 1
         try:
@@ -86,7 +98,6 @@ class Server:
                 connection.abort()
 
     async def close(self) -> None:
-        """Close the connections, those in use too. The next exchange opens another one."""
         for connection in (*self._idle, *self._in_use):
             connection.abort()
         self._idle.clear()
@@ -110,6 +121,29 @@ class Server:
             raise NoAnswer(f"no connection within {self._connect_timeout_s:g} s") from None
         except OSError as error:
             raise NotConnected(f"no connection: {error}") from error
+
+
+class Cluster(Commands):
+    """The node of a command is not known beforehand, so its run id is sent empty, and scripts read it themselves."""
+
+    def __init__(self, client: RedisCluster):
+        self._client = client
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        commands = list(resolve(commands, ""))
+        if len(commands) == 1:
+            try:
+                return [await self._client.execute_command(*commands[0])]
+            except ResponseError as error:
+                return [error]
+        pipeline: Any = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        return replies
+
+    async def close(self) -> None:
+        await self._client.aclose()
 
 
 class _Connection(asyncio.Protocol):

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from trunkline.bus import connection as bus_connection
-from trunkline.bus import router_views
+from trunkline.bus import router as bus_router
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys, RouterKeys
-from trunkline.bus.server_time import server_time_s
+from trunkline.bus.router import RouterBus
 from trunkline.errors import BusUnavailable, MigrationError, StoreUnavailable
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.rule_packs import Pack, known_packs, named, warnings
@@ -35,7 +35,7 @@ from trunkline.store.database import CANNOT_CONNECT, Connection, describe
 from trunkline.store.driver import NO_SUCH_TABLE, SERVER_ERROR, SingleConnection, connect_single
 from trunkline.store.policy import PolicyKey
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
-from trunkline.telephony.carrier import NumbersUnavailable
+from trunkline.telephony.carrier import Unavailable
 from trunkline.telephony.carrier_registry import STREAMLESS, CarrierAccount, CarrierConfigError
 from trunkline.telephony.credentials import Opened, Vault
 from trunkline.telephony.directory import AccountName, CarrierDirectory
@@ -162,7 +162,7 @@ async def _bus(settings: Settings, url: str) -> AsyncIterator[Bus]:
 async def _valkey(settings: Settings, url: str) -> Finding:
     try:
         async with _bus(settings, url) as bus:
-            await server_time_s(bus)
+            await bus.server_time_s()
             policy = await bus.client.config_get("maxmemory-policy")
     except BusUnavailable as error:
         return Finding("Valkey", "problem", f"{error}. Check REDIS_URL")
@@ -191,7 +191,7 @@ async def examine_router(settings: Settings, redis_url: str, database_url: str |
         return Finding("pods", "problem", detail)
     try:
         async with _bus(settings, redis_url) as bus:
-            counts = await router_views.counts(bus, RouterKeys(settings.router_key_prefix))
+            counts = await bus_router.counts(RouterBus(bus, RouterKeys(settings.router_key_prefix)))
     except BusUnavailable as error:
         return Finding("pods", "problem", f"{error}. Check REDIS_URL")
     return judge_pods({pool.tier: pool.assigned for pool in counts.pools}, settings.router.tiers)
@@ -324,10 +324,10 @@ async def _account(directory: CarrierDirectory, name: AccountName) -> Finding:
     except CarrierConfigError as error:
         return Finding(_name(name), "problem", str(error))
     match found:
-        case NumbersUnavailable(reason=reason, is_unauthorized=True):
+        case Unavailable(reason=reason, is_unauthorized=True):
             hint = f"the carrier rejects these credentials ({reason}); its webhooks would be refused too"
             return Finding(_name(name), "problem", hint)
-        case NumbersUnavailable(reason=reason):
+        case Unavailable(reason=reason):
             return Finding(
                 _name(name), "problem", f"cannot be reached: {reason}. Check the network and the base URL"
             )

@@ -15,14 +15,13 @@ from trunkline.cli import (
     accounts,
     campaigns,
     control,
-    jobs,
     keys,
     leads,
-    mailbox,
     merchants,
     numbers,
     pods,
     pools,
+    queues,
     reminders,
     resellers,
     router,
@@ -55,14 +54,15 @@ app.command("plan")(plan)
 app.add_typer(accounts.app, name="accounts")
 app.add_typer(campaigns.app, name="campaigns")
 app.add_typer(control.app, name="control")
-app.add_typer(jobs.app, name="jobs")
+app.add_typer(queues.jobs, name="jobs")
 app.add_typer(keys.app, name="keys")
 app.add_typer(leads.app, name="leads")
-app.add_typer(mailbox.app, name="mailbox")
+app.add_typer(queues.mailbox, name="mailbox")
 app.add_typer(numbers.app, name="numbers")
 app.add_typer(pods.app, name="pods")
 app.add_typer(reminders.app, name="reminders")
 app.add_typer(pools.app, name="pools")
+app.add_typer(queues.app, name="queues")
 app.add_typer(merchants.app, name="merchants")
 app.add_typer(resellers.app, name="resellers")
 app.add_typer(router.app, name="router")

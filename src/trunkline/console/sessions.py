@@ -1,24 +1,19 @@
 """Sessions and sign-in links: sealed tokens with the hash of a key and an expiry.
 
 Sealed under TRUNKLINE_SECRET_KEY, so that without it none can be read or made, and every process of an installation
-opens those of the others. With two secrets both open, the first seals.
+opens those of the others.
 """
 
 import hmac
-from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
 import msgspec
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from trunkline.model import new_id
-
-# The secret also signs URLs and seals credentials: each use has its own derived key.
-_PURPOSE = b"trunkline console session 1"
-_FORGERY_PURPOSE = b"trunkline console forms 1"
+from trunkline.sealing import SecretBox, derived_keys
 
 SESSION_S = 12 * 3600
 LINK_S = 15 * 60
@@ -38,11 +33,8 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
 
 class Seals:
     def __init__(self, secrets: Sequence[str]):
-        if not secrets or not all(secrets):
-            raise ValueError("at least one secret, and none of them empty")
-        derived = [hmac.digest(secret.encode(), _PURPOSE, "sha256") for secret in secrets]
-        self._fernet = MultiFernet([Fernet(urlsafe_b64encode(key)) for key in derived])
-        self._forgery_key = hmac.digest(secrets[0].encode(), _FORGERY_PURPOSE, "sha256")
+        self._box = SecretBox(secrets, b"trunkline console session 1")
+        self._forgery_key = derived_keys(secrets, b"trunkline console forms 1")[0]
 
     def session(self, key_hash: bytes, now: datetime) -> Pass:
         return Pass("session", new_id(), key_hash, now.astimezone(UTC) + timedelta(seconds=SESSION_S))
@@ -51,15 +43,18 @@ class Seals:
         return Pass("link", new_id(), key_hash, now.astimezone(UTC) + timedelta(seconds=LINK_S))
 
     def seal(self, given: Pass) -> str:
-        return self._fernet.encrypt(msgspec.msgpack.encode(given)).decode()
+        return self._box.seal(msgspec.msgpack.encode(given)).decode()
 
     def open(self, kind: Kind, sealed: str, now: datetime) -> Pass | None:
         """None for a token that is invalid, of another kind, or expired."""
         if not sealed or len(sealed) > SEALED_MAX or not sealed.isascii():
             return None
+        unsealed = self._box.open(sealed.encode())
+        if unsealed is None:
+            return None
         try:
-            opened = msgspec.msgpack.decode(self._fernet.decrypt(sealed.encode()), type=Pass)
-        except (InvalidToken, msgspec.DecodeError, msgspec.ValidationError):
+            opened = msgspec.msgpack.decode(unsealed.content, type=Pass)
+        except (msgspec.DecodeError, msgspec.ValidationError):
             return None
         return opened if opened.kind == kind and opened.ends_at > now else None
 

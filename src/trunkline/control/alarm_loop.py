@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trunkline.bus.connection import Bus
-from trunkline.bus.server_time import server_time_s
 from trunkline.control import inputs
 from trunkline.control.alarms import DEFINITIONS, AlarmDefinition, Measured, Reported
 from trunkline.control.inputs import Waits
@@ -143,7 +142,7 @@ class AlarmLoop(LeaderLoop):
 
     async def _valkey_answers(self) -> bool:
         try:
-            await server_time_s(self._bus)
+            await self._bus.server_time_s()
         except BusUnavailable:
             return False
         return True

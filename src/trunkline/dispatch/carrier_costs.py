@@ -9,7 +9,7 @@ from trunkline.store import carrier_costs
 from trunkline.store.carrier_costs import CostReading
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger
-from trunkline.telephony.carrier import ListUnavailable
+from trunkline.telephony.carrier import Unavailable
 from trunkline.telephony.carrier_registry import PRICES_LATER
 from trunkline.telephony.directory import CarrierDirectory
 
@@ -39,7 +39,7 @@ class CarrierCosts(Loop):
         if carrier is None:
             return 0  # the lease expires
         async for page in carrier.ended_calls(reading.since, reading.until):
-            if isinstance(page, ListUnavailable):
+            if isinstance(page, Unavailable):
                 log.warning("costs.list_unavailable", carrier=reading.carrier, reason=page.reason)
                 is_complete = False
                 break

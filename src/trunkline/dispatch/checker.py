@@ -32,7 +32,7 @@ from trunkline.store import attempts, cooldowns, live_calls
 from trunkline.store.attempts import Attempt, AttemptCheck
 from trunkline.store.database import Database
 from trunkline.telemetry import bind, get_logger, metrics
-from trunkline.telephony.carrier import CallView, ListUnavailable
+from trunkline.telephony.carrier import CallView, Unavailable
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.queueing import cancel_if_queued
 
@@ -188,7 +188,7 @@ class Checker(Loop):
         if carrier is None:
             return None
         listed = await carrier.list_calls(check.to_phone, check.from_phone, check.intent_at - CLOCK_SLACK)
-        if isinstance(listed, ListUnavailable):
+        if isinstance(listed, Unavailable):
             log.warning("attempt.list_unavailable", reason=listed.reason)
             return None
         async with self._database.connection() as conn:

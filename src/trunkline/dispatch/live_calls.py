@@ -32,9 +32,9 @@ from trunkline.telephony.carrier import (
     CallView,
     Carrier,
     ListPages,
-    ListUnavailable,
     LookUpResult,
     NoSuchCall,
+    Unavailable,
 )
 from trunkline.telephony.carrier_registry import SILENT_WHILE_RINGING
 from trunkline.telephony.directory import AccountName, CarrierDirectory
@@ -179,7 +179,7 @@ class _AccountReading:
         """Until all that are wanted are shown. A later page is newer."""
         async for page in pages:
             self._requests += 1
-            if isinstance(page, ListUnavailable):
+            if isinstance(page, Unavailable):
                 log.warning("live_calls.list_unavailable", carrier=self._carrier.name, reason=page.reason)
                 return  # the pages so far are valid all the same
             shown |= {view.call_id: view for view in page}

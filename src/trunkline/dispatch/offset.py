@@ -5,7 +5,6 @@ import math
 import time
 
 from trunkline.bus.connection import Bus
-from trunkline.bus.server_time import server_time_s
 from trunkline.clock import Clock
 from trunkline.model import Intent
 from trunkline.store import schedule
@@ -62,6 +61,6 @@ class ClockOffset:
             for _ in range(MEASUREMENTS):
                 postgres_s = await schedule.clock_s(conn)
                 own_offsets_s.append(postgres_s - self._clock.boottime_s())
-                valkey_offsets_s.append(postgres_s - await server_time_s(self._bus))
+                valkey_offsets_s.append(postgres_s - await self._bus.server_time_s())
         self._ahead_of_us_s = max(own_offsets_s)
         return math.floor(max(valkey_offsets_s) * 1000)

@@ -25,7 +25,7 @@ from trunkline.store.mailboxes import NewEvent
 from trunkline.store.restores import OurNumber, RestoredCall, WaitingLead
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import get_logger
-from trunkline.telephony.carrier import CallView, ListUnavailable
+from trunkline.telephony.carrier import CallView, Unavailable
 from trunkline.telephony.carrier_registry import CarrierConfigError
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.value import Value, replace
@@ -191,7 +191,7 @@ class RestoreCheck:
         seen: set[str] = set()
         lost: dict[str, LostCall] = {}
         async for page in carrier.account_calls(since - CLOCK_SLACK):
-            if isinstance(page, ListUnavailable):
+            if isinstance(page, Unavailable):
                 return ReadAccount(*name, len(seen), page.reason), list(lost.values())
             dialled = [call for call in page if call.direction == "outbound"]
             seen.update(call.call_id for call in dialled)

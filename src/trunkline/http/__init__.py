@@ -1,1 +1,2 @@
-"""HTTP apart from carriers: bodies of requests, and outgoing requests to hosts of tenants and operators."""
+"""HTTP: bodies of requests, and outgoing requests with two policies. To a carrier: sent once, and it is known whether a
+byte left (`carrier_session`). To hosts of tenants and operators: public addresses only (`outgoing`)."""

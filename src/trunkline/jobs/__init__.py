@@ -6,11 +6,18 @@ from trunkline.jobs import Cancel, Done, Failed, Jobs, Policy, Run, Snooze, job,
 
 from trunkline.errors import NotInTransaction
 from trunkline.jobs.client import Jobs
-from trunkline.jobs.errors import InvalidJob, PayloadRefused, UnknownJobType
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy, Snooze
 from trunkline.jobs.recurring import Recurring, recurring
-from trunkline.jobs.registry import JobType, Registry, declared, job
+from trunkline.jobs.registry import (
+    InvalidJob,
+    JobType,
+    PayloadRefused,
+    Registry,
+    UnknownJobType,
+    declared,
+    job,
+)
 from trunkline.jobs.run import LeaseLost, Run
 
 __all__ = [

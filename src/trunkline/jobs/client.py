@@ -15,39 +15,43 @@ transaction of the application the object need not be open: it uses the applicat
 import asyncio
 import os
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from types import TracebackType
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
-from trunkline.errors import StoreUnavailable
-from trunkline.event_loop import LoopThread, running_loop, wait_for_stop_signal
-from trunkline.handlers import current_scope
-from trunkline.jobs.handler_connections import HandlerConnections, size_for
-from trunkline.jobs.notifier import JobNotifier
+from trunkline.errors import PoolEmpty
+from trunkline.handlers import HandlerScope, current_scope
 from trunkline.jobs.outbox import JobTransaction, Outbox
 from trunkline.jobs.recurring import Recurring, declared_schedules
 from trunkline.jobs.registry import JobOptions, JobType, Registry, declared
 from trunkline.jobs.service import JobConfig, JobService
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.old_names import kept_names
+from trunkline.queues.application import ApplicationQueue, OpenObject
 from trunkline.store import adapters, job_admin
-from trunkline.store import database as store_database
 from trunkline.store.adapters import Adapter, entries
 from trunkline.store.database import Database
 from trunkline.store.jobs import Inserted, NewJob
-from trunkline.store.migrate import migrate, search_path_with
+from trunkline.store.migrate import migrate
 from trunkline.store.tenants import PLATFORM
 
 P = TypeVar("P")
 
 # One statement each, in a pool of their own: open transactions do not keep a `submit` waiting.
 SUBMIT_CONNECTIONS = 3
+# For handlers: one per concurrent job, up to this. Postgres allows 100 connections by default, for all its clients.
+HANDLER_CONNECTIONS_MAX = 20
+HANDLER_WAIT_MAX_S = 5.0
 
 
 @kept_names
-class Jobs:
+class Jobs(ApplicationQueue[JobNotifier, "_OpenJobs"]):
     """The jobs of an application: enqueue them anywhere, run them where a worker is."""
+
+    area = "jobs"
 
     def __init__(
         self,
@@ -65,16 +69,12 @@ class Jobs:
         platform, which has the tables already. Behind a transaction pooler `direct_url` bypasses it, for LISTEN;
         without one the poller finds jobs, within a second. `pool_size` is how many transactions an application may have
         open; those of handlers have a pool of their own."""
+        super().__init__(database_url, schema, behind_pooler=behind_pooler)
         self.registry = declared if types is None else Registry(types)
-        self.schema = schema
-        self._url = database_url
         self._direct_url = direct_url or (None if behind_pooler else database_url)
-        self._behind_pooler = behind_pooler
         self._pool_size = pool_size
         self._schedules = declared_schedules if recurring is None and types is None else recurring or ()
         self._config = config or JobConfig(identity=f"{socket.gethostname()}-{os.getpid()}")
-        self._thread = LoopThread("trunkline jobs", lambda: JobNotifier(self._wake_url))
-        self._open: _Open | None = None
 
     # In a transaction of the application
 
@@ -113,18 +113,12 @@ class Jobs:
 
     def new(self, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]) -> NewJob:
         """A job that can be enqueued, or `InvalidJob`."""
-        kind: JobType[Any] = self.registry[job_type] if isinstance(job_type, str) else job_type
-        return kind.new(payload, **options)
+        return self.registry.new(job_type, payload, **options)
 
     def wake(self, *enqueued: Inserted) -> None:
         """Wake the workers. Call it after the commit: before it they find nothing. Sessions of SQLAlchemy and Django do
         it by themselves. Without it the poller finds a job within a second. Never waits, in any thread."""
-        if self._open is None:
-            self._thread.call(lambda notifier: notifier.wake(*enqueued))
-        elif self._open.loop is running_loop():
-            self._open.notifier.wake(*enqueued)
-        else:
-            self._open.loop.call_soon_threadsafe(self._open.notifier.wake, *enqueued)
+        self._notify(lambda notifier: notifier.wake(*enqueued))
 
     # On connections of its own
 
@@ -165,45 +159,15 @@ class Jobs:
         be allowed to create tables; if none is missing, nothing is written."""
         if self.schema is None:
             return []
-        return await migrate(self._direct_url or self._url, area="jobs", schema=self.schema)
-
-    def prepare_sync(self) -> list[str]:
-        return asyncio.run(self.prepare())
-
-    def close(self) -> None:
-        """For a synchronous process: send the last wakeups and end the thread that sends them. A process that ends
-        without it loses at most those wakeups, and the poller finds the jobs within a second."""
-        self._thread.close(JobNotifier.close)
-
-    async def __aenter__(self) -> "Jobs":
-        assert self._open is None, "open already"
-        await self.prepare()
-        path = None if self.schema is None else await search_path_with(self._url, self.schema)
-        async with AsyncExitStack() as stack:
-            database = await stack.enter_async_context(
-                self._connections("trunkline jobs", self._pool_size, path)
-            )
-            submits = await stack.enter_async_context(
-                self._connections("trunkline jobs: submits", SUBMIT_CONNECTIONS, path)
-            )
-            notifier = JobNotifier(self._wake_url)
-            stack.push_async_callback(notifier.close)
-            self._open = _Open(database, submits, notifier, self.registry, path, stack.pop_all())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        opened = self._opened()
-        self._open = None
-        await opened.closing.aclose()
+        return await migrate(self._direct_url or self._url, area=self.area, schema=self.schema)
 
     @asynccontextmanager
     async def worker(self) -> AsyncIterator[JobService]:
         """Run jobs until the end of the block, beside whatever else the process does."""
         opened = self._opened()
-        size = size_for(self._config.executor.running_max)
-        async with self._connections("trunkline jobs: handlers", size, opened.search_path) as database:
+        size = max(2, min(HANDLER_CONNECTIONS_MAX, self._config.executor.running_max))
+        async with AsyncExitStack() as stack:
+            database = await self._pool(stack, "trunkline jobs: handlers", size, opened.search_path)
             connections = opened.handler_connections = HandlerConnections(database, size)
             try:
                 async with JobService.open(
@@ -221,37 +185,18 @@ class Jobs:
                 if opened.handler_connections is connections:
                     opened.handler_connections = None
 
-    async def run(self) -> None:
-        """Run jobs until SIGTERM, SIGINT or a cancellation; then the worker finishes or returns what runs. Opens the
-        object if it is not open."""
-        async with AsyncExitStack() as stack:
-            if self._open is None:
-                await stack.enter_async_context(self)
-            await stack.enter_async_context(self.worker())
-            await wait_for_stop_signal()
+    def _working(self) -> AbstractAsyncContextManager[JobService]:
+        return self.worker()
 
-    @asynccontextmanager
-    async def _connections(self, name: str, size: int, search_path: str | None) -> AsyncIterator[Database]:
-        database = await store_database.connect(
-            self._url,
-            pool_size=size,
-            behind_pooler=self._behind_pooler,
-            application_name=name,
-            search_path=search_path,
-        )
-        try:
-            yield database
-        finally:
-            await database.close()
+    def _make_notifier(self) -> JobNotifier:
+        return JobNotifier(self._direct_url if self._config.notify else None)
 
-    @property
-    def _wake_url(self) -> str | None:
-        return self._direct_url if self._config.notify else None
-
-    def _opened(self) -> "_Open":
-        if self._open is None:
-            raise StoreUnavailable("These jobs are not open: `async with jobs:` around what uses them.")
-        return self._open
+    async def _connect(self, stack: AsyncExitStack, search_path: str | None) -> "_OpenJobs":
+        database = await self._pool(stack, "trunkline jobs", self._pool_size, search_path)
+        submits = await self._pool(stack, "trunkline jobs: submits", SUBMIT_CONNECTIONS, search_path)
+        notifier = self._make_notifier()
+        stack.push_async_callback(notifier.close)
+        return _OpenJobs(notifier, database, submits, Outbox(self.registry, notifier), search_path)
 
     def _enqueued(self, new: Sequence[NewJob], answers: Iterable[str], adapter: Adapter) -> list[Inserted]:
         enqueued = entries.jobs_out(new, answers)
@@ -259,24 +204,53 @@ class Jobs:
         return enqueued
 
 
-class _Open:
-    """What an open object holds, and the loop that it was opened in."""
+class HandlerConnections:
+    """The pool for handlers that open `jobs.transaction()`, apart from those of the application and of `submit`.
 
-    def __init__(
-        self,
-        database: Database,
-        submits: Database,
-        notifier: JobNotifier,
-        registry: Registry,
-        search_path: str | None,
-        closing: AsyncExitStack,
-    ):
-        self.loop = asyncio.get_running_loop()
-        # Connections for the application's transactions, for `submit`, and, while a worker runs, for handlers.
-        self.database = database
-        self.submits = submits
-        self.handler_connections: HandlerConnections | None = None
-        self.notifier = notifier
-        self.outbox = Outbox(registry, notifier)
-        self.search_path = search_path
-        self.closing = closing
+    A handler may hold a transaction open for long: no type gets more than half of the pool, so that jobs of other types
+    still find a connection. An abandoned handler loses its connection with its slot: Postgres rolls its transaction
+    back, and the next run does not cost one more."""
+
+    def __init__(self, database: Database, size: int):
+        self._database = database
+        self._share = size // 2
+        self._wait_max_s = HANDLER_WAIT_MAX_S
+        self._free: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(self._share))
+
+    @asynccontextmanager
+    async def transaction(self, outbox: Outbox, scope: HandlerScope) -> AsyncIterator[JobTransaction]:
+        """A transaction of this run. `PoolEmpty` if other runs of its type use all connections of the type."""
+        free = self._free[scope.name]
+        try:
+            async with asyncio.timeout(self._wait_max_s):
+                await free.acquire()
+        except TimeoutError as error:
+            raise PoolEmpty(
+                f"Jobs of type {scope.name} hold {self._share} transactions open, the most that one type may, and "
+                f"none ended within {self._wait_max_s:g} s."
+            ) from error
+        is_released = False
+
+        def release() -> None:
+            nonlocal is_released
+            if not is_released:
+                is_released = True
+                free.release()
+
+        try:
+            with scope.holding(release):
+                async with outbox.transaction(self._database) as work:
+                    with scope.holding(work.tx.terminate):
+                        yield work
+        finally:
+            release()
+
+
+@dataclass(eq=False)
+class _OpenJobs(OpenObject[JobNotifier]):
+    # Connections for the application's transactions, for `submit`, and, while a worker runs, for handlers.
+    database: Database
+    submits: Database
+    outbox: Outbox
+    search_path: str | None
+    handler_connections: HandlerConnections | None = None

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from trunkline.jobs.errors import InvalidJob
+from trunkline.jobs.registry import InvalidJob
 
 _MACROS = {
     "@hourly": "0 * * * *",

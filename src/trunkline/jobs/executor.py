@@ -18,23 +18,21 @@ import msgspec
 import structlog
 
 from trunkline.crashpoint import crash_point
-from trunkline.handlers import GRACE_S, HandlerScope, HandlerThreads, leave_behind, place_of, where
-from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs, StopReason
-from trunkline.jobs.errors import PayloadRefused
+from trunkline.handlers import GRACE_S, HandlerScope, HandlerThreads, abandon, place_of
+from trunkline.jobs.finisher import Finisher
 from trunkline.jobs.outcomes import (
     Cancel,
     Failed,
     GivenBack,
-    JobVerdict,
     Outcome,
     from_exception,
     to_outcome,
     unreadable,
     verdict,
 )
-from trunkline.jobs.registry import Registry
-from trunkline.jobs.run import Run
-from trunkline.store.jobs import End, Lane
+from trunkline.jobs.registry import PayloadRefused, Registry
+from trunkline.jobs.run import ClaimedJob, ClaimedJobs, Run, StopReason
+from trunkline.store.jobs import End
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -62,27 +60,22 @@ class Executor:
         self,
         registry: Registry,
         claimed_jobs: ClaimedJobs,
-        worker: str,
+        finisher: Finisher,
         limits: ExecutorLimits,
-        *,
-        now_s: Callable[[], float],
-        on_verdict: Callable[[ClaimedJob, JobVerdict], None],
-        on_finished: Callable[[ClaimedJob, Sequence[tuple[Lane, datetime]]], None],
         on_room: Callable[[], None],
         cancel_grace_s: float = GRACE_S,
     ):
-        self._registry = registry
+        self.registry = registry
         self._claimed_jobs = claimed_jobs
-        self._worker = worker
+        self._now_s = claimed_jobs.now_s
+        self._finisher = finisher
         self._limits = limits
-        self._now_s = now_s
-        self._on_verdict = on_verdict
-        # For a job finished in the handler's own transaction, which unparked these jobs of its key.
-        self._on_finished = on_finished
         self._on_room = on_room
-        self._cancel_grace_s = cancel_grace_s
+        # How long a cancelled handler may still run.
+        self.cancel_grace_s = cancel_grace_s
         self.threads = HandlerThreads()
         self._queue: deque[ClaimedJob] = deque()
+        # Claimed before they are due, each with the timer of its time.
         self._early: dict[ClaimedJob, asyncio.TimerHandle] = {}
         self._queue_target = 0
         self._runners: set[asyncio.Task[None]] = set()
@@ -107,18 +100,15 @@ class Executor:
         """Run these. `was_full`: the claim returned as many as its limit, so there are probably more."""
         if was_full and not self._queue:
             self._queue_target = min(self._limits.queue_max, max(QUEUE_FIRST, 2 * self._queue_target))
-        now_s = self._now_s()
+        now_s, loop = self._now_s(), asyncio.get_running_loop()
         for held in batch:
             self._claimed_jobs.add(held)
             if held.begin_s > now_s:
-                self._start_timer(held, held.begin_s - now_s)
+                wait_s = held.begin_s - now_s + TIMER_ROUNDING_S
+                self._early[held] = loop.call_later(wait_s, self._on_due, held)
             else:
                 self._queue.append(held)
         self._start_runners()
-
-    def _start_timer(self, held: ClaimedJob, wait_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._early[held] = loop.call_later(wait_s + TIMER_ROUNDING_S, self._on_due, held)
 
     def _on_due(self, held: ClaimedJob) -> None:
         del self._early[held]
@@ -134,20 +124,18 @@ class Executor:
 
     def give_back(self, *, older_than_s: float = 0.0) -> int:
         """Return the claims of jobs that did not begin. Returns how many."""
+        unbegun: list[ClaimedJob] = []
+        if older_than_s == 0:
+            for timer in self._early.values():
+                timer.cancel()
+            unbegun += self._early
+            self._early.clear()
         limit_s = self._now_s() - older_than_s
-        count = self._give_back_early() if older_than_s == 0 else 0
         while self._queue and self._queue[0].renewed_s <= limit_s:
-            held = self._queue.popleft()
+            unbegun.append(self._queue.popleft())
+        for held in unbegun:
             self._conclude(held, GivenBack(counted=False))
-            count += 1
-        return count
-
-    def _give_back_early(self) -> int:
-        early, self._early = self._early, {}
-        for held, timer in early.items():
-            timer.cancel()
-            self._conclude(held, GivenBack(counted=False))
-        return len(early)
+        return len(unbegun)
 
     @property
     def running(self) -> list[ClaimedJob]:
@@ -169,22 +157,11 @@ class Executor:
         still writes. Returns the source line at which it is."""
         task = held.task
         assert task is not None, "it runs"
-        place = where(task)
-        log.error(
-            "jobs.ignores_cancellation",
-            job_id=held.job.id,
-            job_type=held.job.job_type,
-            handler=place_of(self._registry.handler(held.job.job_type)),
-            told=held.stop_reason,
-            where=place,
-        )
-        metrics.HANDLERS_STUCK.labels("job", held.job.job_type, "ignores_cancellation").inc()
+        place = abandon(task, held.scope)
+        self._report_stuck(held, place_of(self.registry.handler(held.job.job_type)), place)
         held.is_abandoned, held.task = True, None
-        if held.scope is not None:
-            held.scope.abandon()
         self._running.pop(task, None)
         self._runners.discard(task)
-        leave_behind(task)
         self._conclude(held, self._stopped(held))
         self._changed.set()
         self._start_runners()
@@ -225,9 +202,8 @@ class Executor:
         now_s = self._now_s()
         if held not in self._claimed_jobs or held.lease_until_s <= now_s:
             # This process was paused for longer than the lease: another worker may have the job by now.
-            log.warning(
-                "jobs.lease_lost", job_id=held.job.id, job_type=held.job.job_type, fence=held.job.fence
-            )
+            job = held.job
+            log.warning("jobs.lease_lost", job_id=job.id, job_type=job.job_type, fence=job.fence)
             self._claimed_jobs.drop(held)
             return
         if held.stop_reason is not None:
@@ -236,7 +212,7 @@ class Executor:
         held.started_s, held.task = now_s, task
         self._running[task] = held
         structlog.contextvars.bind_contextvars(job_id=str(held.job.id), job_type=held.job.job_type)
-        run = Run(held, self._worker, self._running_max)
+        run = Run(held, self._claimed_jobs.claimant.worker, self._running_max)
         outcome = await self._outcome(held, run, task)
         if held.is_abandoned:
             log.warning("jobs.ended_after_all", job_id=held.job.id, job_type=held.job.job_type)
@@ -248,17 +224,23 @@ class Executor:
         crash_point("jobs.after_run")
         # A failure after `run.finish` rolled its transaction back. If it did not, the fence refuses the verdict.
         if run.is_finished and not isinstance(outcome, Failed | GivenBack):
-            self._on_finished(held, run.unparked)
+            self._finisher.finished(held, run.unparked)
         else:
             self._conclude(held, outcome)
 
     async def _outcome(self, held: ClaimedJob, run: Run, task: asyncio.Task[None]) -> Outcome | GivenBack:
         name = held.job.job_type
         try:
-            payload = self._registry[name].decode(held.job.payload)
-            held.scope = self._scope(held)
+            payload = self.registry[name].decode(held.job.payload)
+            held.scope = HandlerScope(
+                "job",
+                name,
+                self.threads,
+                grace_s=self.cancel_grace_s,
+                on_stuck_thread=partial(self._report_stuck, held, how="thread"),
+            )
             with held.scope:
-                return to_outcome(await self._registry.handler(name)(payload, run))
+                return to_outcome(await self.registry.handler(name)(payload, run))
         except PayloadRefused as error:
             return unreadable(held.job, str(error), datetime.now(UTC))
         except asyncio.CancelledError as error:
@@ -276,47 +258,36 @@ class Executor:
             if held.stop_reason is not None:
                 task.uncancel()
 
-    def _scope(self, held: ClaimedJob) -> HandlerScope:
-        return HandlerScope(
-            "job",
-            held.job.job_type,
-            self.threads,
-            grace_s=self._cancel_grace_s,
-            on_stuck_thread=partial(self._report_stuck_thread, held),
-        )
-
-    def _report_stuck_thread(self, held: ClaimedJob, function: str, place: str) -> None:
+    def _report_stuck(self, held: ClaimedJob, handler: str, place: str, how: str | None = None) -> None:
+        """A handler, or a function that it called in a thread, outlived its cancellation."""
         job = held.job
+        metrics.HANDLERS_STUCK.labels("job", job.job_type, how or "ignores_cancellation").inc()
         log.error(
             "jobs.ignores_cancellation",
             job_id=job.id,
             job_type=job.job_type,
-            handler=function,
+            handler=handler,
             told=held.stop_reason,
             where=place,
-            how="thread",
+            **({"how": how} if how else {}),
         )
-        metrics.HANDLERS_STUCK.labels("job", job.job_type, "thread").inc()
 
     def _stopped(self, held: ClaimedJob) -> Outcome | GivenBack:
-        assert held.stop_reason is not None
-        return _stopped(held.stop_reason, self._registry.policy(held.job.job_type).timeout_s)
+        match held.stop_reason:
+            case StopReason.TIMEOUT:
+                timeout_s = self.registry.policy(held.job.job_type).timeout_s
+                return Failed("timeout", f"The job ran longer than {timeout_s:g} s")
+            case StopReason.CANCELLED:
+                return Cancel("Cancelled while it ran")
+            case reason:
+                assert reason is not None, "stopped"
+                return GivenBack(counted=True, reason=reason.value)
 
     def _conclude(self, held: ClaimedJob, outcome: Outcome | GivenBack) -> None:
         if held.stop_reason is StopReason.LEASE_LOST:
             self._claimed_jobs.drop(held)
             return
-        decided = verdict(held.job, self._registry.policy(held.job.job_type), outcome)
+        decided = verdict(held.job, self.registry.policy(held.job.job_type), outcome)
         if held.fraction is not None and isinstance(decided, End):
             decided = msgspec.structs.replace(decided, fraction=held.fraction, note=held.note)
-        self._on_verdict(held, decided)
-
-
-def _stopped(reason: StopReason, timeout_s: float) -> Outcome | GivenBack:
-    match reason:
-        case StopReason.TIMEOUT:
-            return Failed("timeout", f"The job ran longer than {timeout_s:g} s")
-        case StopReason.CANCELLED:
-            return Cancel("Cancelled while it ran")
-        case StopReason.SHUTDOWN | StopReason.LEASE_LOST:
-            return GivenBack(counted=True, reason=reason.value)
+        self._finisher.add(held, decided)

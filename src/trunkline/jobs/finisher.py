@@ -1,4 +1,5 @@
-"""Writes the verdicts of runs, in batches.
+"""Writes the verdicts of runs, in batches, and records them in metrics and in log lines, whose events are those of the
+source documents.
 
 Verdicts that come in during a write go into the next batch. No verdict waits for a lock of another transaction: one
 whose row or concurrency key is locked is retried by itself, and the others of its batch are written. Only a job that
@@ -9,22 +10,24 @@ A verdict that cannot be written is retried until its lease ends; then the reape
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
+from structlog.typing import FilteringBoundLogger
+
 from trunkline.crashpoint import crash_point
-from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs
-from trunkline.jobs.notifier import JobNotifier
+from trunkline.event_loop import OnDemandTask
 from trunkline.jobs.outcomes import JobVerdict
-from trunkline.jobs.record import WrittenVerdicts, record
+from trunkline.jobs.run import ClaimedJob, ClaimedJobs
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.store import jobs
-from trunkline.store.database import ROW_HELD, Connection, Database, describe, may_pass
+from trunkline.store.database import ROW_HELD, Connection, Database, describe, limit_waiting, may_pass
 from trunkline.store.driver import CONTENTION
-from trunkline.store.jobs import Death, End, EndedJob, Lane, ReturnedClaim
-from trunkline.telemetry import get_logger
+from trunkline.store.jobs import Death, End, EndedJob, Lane, Returned, ReturnedClaim
+from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
@@ -39,6 +42,18 @@ CONTENDED_LOCK_TIMEOUT_MS = 50
 PART_LOCK_TIMEOUT_MS = 10
 # How long verdicts that timed out before are retried one by one, before new ones have their turn.
 ALONE_TURN_S = 0.2
+
+
+@dataclass(slots=True)
+class WrittenVerdicts:
+    """The result of writing a batch of verdicts, and the positions at which jobs wait because of it."""
+
+    ended: list[EndedJob] = field(default_factory=list)
+    returned: list[Returned] = field(default_factory=list)
+    buried: list[EndedJob] = field(default_factory=list)
+    places: list[tuple[Lane, datetime]] = field(default_factory=list)
+    # Another transaction has these or their concurrency keys locked: they are not written yet.
+    postponed: set[UUID] = field(default_factory=set)
 
 
 async def write(
@@ -94,31 +109,33 @@ class Finisher:
         database: Database,
         claimed_jobs: ClaimedJobs,
         notifier: JobNotifier,
-        worker: str,
         running_max: dict[str, int],
-        *,
-        now_s: Callable[[], float],
         on_room: Callable[[], None],
     ):
         self._database = database
         self._claimed_jobs = claimed_jobs
         self._notifier = notifier
-        self._worker = worker
+        self._worker = claimed_jobs.claimant.worker
+        self._now_s = claimed_jobs.now_s
         self._running_max = running_max
-        self._now_s = now_s
         self._on_room = on_room
         self._changed = asyncio.Event()
-        self._plain = _Queue("finisher", self._flush_plain, self._changed)
-        self._contended = _Queue("finisher_contended", self._flush_contended, self._changed)
+        self._plain: list[_Waiting] = []
+        self._plain_writer = OnDemandTask(self._flush_plain, "finisher")
+        self._contended: list[_Waiting] = []
+        self._contended_writer = OnDemandTask(self._flush_contended, "finisher_contended")
         self._postponed: dict[_Waiting, asyncio.TimerHandle] = {}
 
     def add(self, held: ClaimedJob, verdict: JobVerdict) -> None:
         self._add(_Waiting(held, verdict))
 
     def _add(self, waiting: _Waiting) -> None:
-        unique_key = waiting.held.job.unique_key
-        is_plain = unique_key is None or not may_wait(waiting.verdict, unique_key)
-        (self._plain if is_plain else self._contended).add(waiting)
+        if may_wait(waiting.verdict, waiting.held.job.unique_key):
+            self._contended.append(waiting)
+            self._contended_writer.start()
+        else:
+            self._plain.append(waiting)
+            self._plain_writer.start()
 
     def finished(self, held: ClaimedJob, unparked: Sequence[tuple[Lane, datetime]]) -> None:
         """The handler finished the job itself, in its own transaction."""
@@ -130,27 +147,36 @@ class Finisher:
 
     async def flushed(self) -> None:
         """Wait until every verdict so far is written or dropped."""
-        while self._postponed or self._plain.flusher or self._contended.flusher:
+        while self._postponed or self._plain_writer.is_running or self._contended_writer.is_running:
             self._changed.clear()
             await self._changed.wait()
 
     async def _flush_plain(self) -> None:
-        await asyncio.sleep(BATCH_DELAY_S)
-        while batch := self._plain.take(BATCH_MAX):
-            await self._write(batch)
+        try:
+            await asyncio.sleep(BATCH_DELAY_S)
+            while self._plain:
+                batch, self._plain = self._plain[:BATCH_MAX], self._plain[BATCH_MAX:]
+                await self._write(batch)
+        finally:
+            self._changed.set()
 
     async def _flush_contended(self) -> None:
-        await asyncio.sleep(BATCH_DELAY_S)
-        while batch := self._contended.take(BATCH_MAX):
-            # Computed before the writes below: a verdict that blocks its batch is alone from its next turn on.
-            alone = [waiting for waiting in batch if waiting.is_alone]
-            together = [waiting for waiting in batch if not waiting.is_alone]
-            if together:
-                await self._write(together, lock_timeout_ms=CONTENDED_LOCK_TIMEOUT_MS)
-            turn_ends_s = self._now_s() + ALONE_TURN_S
-            while alone and self._now_s() < turn_ends_s:
-                await self._write([alone.pop(0)], lock_timeout_ms=PART_LOCK_TIMEOUT_MS)
-            self._contended.put_back(alone)
+        try:
+            await asyncio.sleep(BATCH_DELAY_S)
+            while self._contended:
+                batch, self._contended = self._contended[:BATCH_MAX], self._contended[BATCH_MAX:]
+                # Computed before the writes below: a verdict that blocks its batch is alone from its next turn on.
+                alone = [waiting for waiting in batch if waiting.is_alone]
+                together = [waiting for waiting in batch if not waiting.is_alone]
+                if together:
+                    await self._write(together, lock_timeout_ms=CONTENDED_LOCK_TIMEOUT_MS)
+                turn_ends_s = self._now_s() + ALONE_TURN_S
+                while alone and self._now_s() < turn_ends_s:
+                    await self._write([alone.pop(0)], lock_timeout_ms=PART_LOCK_TIMEOUT_MS)
+                # Behind those that were added meanwhile.
+                self._contended += alone
+        finally:
+            self._changed.set()
 
     async def _write(self, batch: list[_Waiting], *, lock_timeout_ms: int | None = None) -> None:
         while batch:
@@ -188,7 +214,7 @@ class Finisher:
         verdicts = [waiting.verdict for waiting in batch]
         async with self._database.transaction() as tx:
             if lock_timeout_ms is not None:
-                await jobs.limit_waiting(tx, lock_timeout_ms)
+                await limit_waiting(tx, lock_timeout_ms)
             return await write(tx, verdicts, self._worker, self._running_max)
 
     async def _finish(self, conn: Connection, ends: Sequence[End]) -> list[EndedJob]:
@@ -267,30 +293,62 @@ class Finisher:
         self._on_room()
 
 
-class _Queue:
-    """Verdicts that wait for one kind of write, and the task that writes them while there are any."""
+def record(
+    batch: Mapping[ClaimedJob, JobVerdict], written: WrittenVerdicts, *, retried: Collection[ClaimedJob]
+) -> None:
+    """A retried verdict whose job is missing does not count as a lost lease: the first try may have written it."""
+    outcomes = {e.id: "" for e in written.ended} | {e.id: "" for e in written.buried}
+    outcomes |= {r.id: r.outcome or "" for r in written.returned}
+    counts: Counter[tuple[str, str]] = Counter()
+    bound = log.bind()  # once for the batch: below the log level a line then costs next to nothing
+    for held, verdict in batch.items():
+        job = held.job
+        if job.id in outcomes or held in retried:
+            status = outcomes.get(job.id) or _status(verdict)
+            counts[job.job_type, status] += 1
+            _log(bound, held, verdict, status)
+        else:
+            counts[job.job_type, "lease_lost"] += 1
+            bound.warning("jobs.lease_lost", job_id=job.id, job_type=job.job_type, fence=job.fence)
+    for (job_type, status), count in counts.items():
+        metrics.JOBS_COMPLETED.labels(job_type, status).inc(count)
 
-    def __init__(self, name: str, flush: Callable[[], Coroutine[Any, Any, None]], idle: asyncio.Event):
-        self._name = name
-        self._flush = flush
-        self._idle = idle
-        self._task: asyncio.Task[None] | None = None
-        self.waiting: list[_Waiting] = []
 
-    @property
-    def flusher(self) -> asyncio.Task[None] | None:
-        return self._task if self._task is not None and not self._task.done() else None
+def _status(verdict: JobVerdict) -> str:
+    match verdict:
+        case End(outcome="succeeded"):
+            return "success"
+        case End(outcome=outcome):
+            return outcome
+        case ReturnedClaim(error_code=None):
+            return "returned"
+        case ReturnedClaim():
+            return "failed"
+        case Death():
+            return "dead"
 
-    def add(self, waiting: _Waiting) -> None:
-        self.waiting.append(waiting)
-        if self.flusher is None:
-            self._task = asyncio.create_task(self._flush(), name=self._name)
-            self._task.add_done_callback(lambda _: self._idle.set())
 
-    def take(self, count: int) -> list[_Waiting]:
-        batch, self.waiting = self.waiting[:count], self.waiting[count:]
-        return batch
-
-    def put_back(self, batch: list[_Waiting]) -> None:
-        """Behind those that were added meanwhile."""
-        self.waiting += batch
+def _log(bound: FilteringBoundLogger, held: ClaimedJob, verdict: JobVerdict, status: str) -> None:
+    job = held.job
+    if status == "success":
+        bound.info(
+            "job_completed",
+            job_id=job.id,
+            job_type=job.job_type,
+            item_id=job.unique_key,
+            duration_ms=round(held.duration_s * 1000),
+        )
+    elif isinstance(verdict, ReturnedClaim | Death) and status in ("failed", "dead"):
+        log_at_level = bound.error if status == "dead" else bound.warning
+        log_at_level(
+            "job_failed",
+            job_id=job.id,
+            job_type=job.job_type,
+            item_id=job.unique_key,
+            attempt=job.attempt,
+            error_code=verdict.error_code,
+            error_message=verdict.error_message,
+            will_retry=status == "failed",
+        )
+    else:
+        bound.info("jobs.ended", job_id=job.id, job_type=job.job_type, status=status)

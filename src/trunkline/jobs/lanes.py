@@ -16,8 +16,6 @@ from trunkline.store.jobs import JobClaim, Lane, LanePosition, NextDue, Survey
 MARGIN = timedelta(seconds=0.5)
 # A key's row is locked for the length of a small transaction.
 BUSY_KEY_S = 0.02
-
-
 # Every how many claims one begins with the lane whose jobs have waited longest, whatever their priority.
 AGEING_EVERY = 10
 

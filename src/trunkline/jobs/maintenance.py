@@ -7,11 +7,11 @@ import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 
-from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.registry import Registry
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.loops.base import Loop
-from trunkline.store import job_admin, job_upkeep, jobs
-from trunkline.store.database import Database
+from trunkline.store import job_admin, job_upkeep
+from trunkline.store.database import Database, now
 from trunkline.store.driver import NOT_PERMITTED
 from trunkline.store.jobs import FIRST_KEY
 from trunkline.telemetry import get_logger, metrics
@@ -97,15 +97,16 @@ class JobMaintenance(Loop):
 
     async def forget(self) -> int:
         async with self._database.connection() as conn:
-            now = await jobs.now(conn)
-            history_before = now - timedelta(seconds=self._limits.history_s)
-            count = await job_upkeep.forget_progress(conn)
-            while (
-                removed := await job_upkeep.forget_history(conn, history_before, FORGET_MAX)
-            ) and not self.stopping:
-                count += removed
-            dead_before = now - timedelta(seconds=self._limits.dead_s)
-            return count + await job_upkeep.forget_dead(conn, dead_before, FORGET_MAX)
+            today = await now(conn)
+            history_before = today - timedelta(seconds=self._limits.history_s)
+            dead_before = today - timedelta(seconds=self._limits.dead_s)
+            return (
+                await job_upkeep.forget_progress(conn)
+                + await self.in_pages(
+                    FORGET_MAX, lambda: job_upkeep.forget_history(conn, history_before, FORGET_MAX)
+                )
+                + await job_upkeep.forget_dead(conn, dead_before, FORGET_MAX)
+            )
 
     def _is_due(self, duty: str, every_s: float) -> bool:
         now_s = asyncio.get_running_loop().time()

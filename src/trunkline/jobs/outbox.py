@@ -11,17 +11,15 @@ itself, and `submit` is for a job that follows from no other change.
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
-from trunkline.jobs.errors import NotInTransaction
-from trunkline.jobs.notifier import JobNotifier
-from trunkline.jobs.registry import JobType, Registry
+from trunkline.errors import NotInTransaction
+from trunkline.jobs.registry import JobOptions, JobType, Registry
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.old_names import kept_names
 from trunkline.store import jobs
 from trunkline.store.database import Connection, Database
 from trunkline.store.jobs import Inserted, NewJob
-from trunkline.store.tenants import PLATFORM, Tenant
 
 P = TypeVar("P")
 
@@ -38,45 +36,19 @@ class Outbox:
         self._notifier = notifier
 
     async def enqueue(
-        self,
-        tx: Connection,
-        job_type: JobType[P] | str,
-        payload: P,
-        *,
-        run_at: datetime | None = None,
-        priority: int | None = None,
-        unique_key: str | None = None,
-        concurrency_key: str | None = None,
-        max_attempts: int | None = None,
-        tenant: Tenant = PLATFORM,
+        self, tx: Connection, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]
     ) -> Inserted:
         """Enqueue one job, or find the tenant's pending one with the same unique key. Raises `InvalidJob`, or
         `NotInTransaction` outside a transaction."""
         check_in_transaction(tx)
-        return await self._enqueue(
-            tx,
-            job_type,
-            payload,
-            run_at=run_at,
-            priority=priority,
-            unique_key=unique_key,
-            concurrency_key=concurrency_key,
-            max_attempts=max_attempts,
-            tenant=tenant,
-        )
-
-    async def _enqueue(
-        self, tx: Connection, job_type: JobType[P] | str, payload: P, **options: Any
-    ) -> Inserted:
-        kind: JobType[Any] = self._registry[job_type] if isinstance(job_type, str) else job_type
-        return (await jobs.insert(tx, [kind.new(payload, **options)]))[0]
+        return (await jobs.insert(tx, [self._registry.new(job_type, payload, **options)]))[0]
 
     async def submit(
-        self, database: Database, job_type: JobType[P] | str, payload: P, **options: Any
+        self, database: Database, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]
     ) -> Inserted:
         """Enqueue one job by itself, in one round trip, and wake a worker."""
         async with database.connection() as conn:
-            job = await self._enqueue(conn, job_type, payload, **options)
+            [job] = await jobs.insert(conn, [self._registry.new(job_type, payload, **options)])
         self.wake(job)
         return job
 
@@ -105,17 +77,11 @@ class Outbox:
         self.wake(*transaction.enqueued)
 
     async def _insert(self, tx: Connection, new: list[NewJob]) -> list[Inserted]:
-        """Sorted by unique key, also across statements: that is the order of their locks."""
-        first: dict[object, NewJob] = {}
-        for job in new:
-            first.setdefault(_identity(job), job)
-        ordered = sorted(first.values(), key=_lock_order)
         done: dict[object, Inserted] = {}
-        for start in range(0, len(ordered), CHUNK):
-            chunk = ordered[start : start + CHUNK]
+        for chunk in jobs.in_lock_order(new, CHUNK):
             for job, inserted in zip(chunk, await jobs.insert(tx, chunk), strict=True):
-                done[_identity(job)] = inserted
-        return [done[_identity(job)] for job in new]
+                done[job.identity] = inserted
+        return [done[job.identity] for job in new]
 
 
 class JobTransaction:
@@ -126,7 +92,9 @@ class JobTransaction:
         self.enqueued: list[Inserted] = []
         self._outbox = outbox
 
-    async def enqueue(self, job_type: JobType[P] | str, payload: P, **options: Any) -> Inserted:
+    async def enqueue(
+        self, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]
+    ) -> Inserted:
         job = await self._outbox.enqueue(self.tx, job_type, payload, **options)
         self.enqueued.append(job)
         return job
@@ -145,12 +113,3 @@ def check_in_transaction(tx: Connection) -> None:
             "The connection is in no transaction, so the job would run even if the caller's work is rolled back. Begin "
             "one first; for a job that follows from nothing else there is `submit`."
         )
-
-
-def _identity(job: NewJob) -> object:
-    return job.unique or job.id
-
-
-def _lock_order(job: NewJob) -> tuple[str, ...]:
-    """The order in which `insert` sorts the jobs of one statement."""
-    return job.job_type, job.unique_key or "", job.reseller_id or "", job.merchant_id or "", str(job.id)

@@ -178,11 +178,9 @@ def _with_result(job: JobClaim, policy: Policy, result: Any) -> JobVerdict:
     try:
         encoded = msgspec.json.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        failed = Failed("bad_result", f"The result cannot be written as JSON: {error}", final=True)
-        return verdict(job, policy, failed)
-    if len(encoded) > RESULT_BYTES_MAX:
-        failed = Failed(
-            "bad_result", f"The result has {len(encoded)} bytes, allowed: {RESULT_BYTES_MAX}", final=True
-        )
-        return verdict(job, policy, failed)
-    return End(job.id, job.fence, "succeeded", encoded.decode())
+        problem = f"The result cannot be written as JSON: {error}"
+    else:
+        if len(encoded) <= RESULT_BYTES_MAX:
+            return End(job.id, job.fence, "succeeded", encoded.decode())
+        problem = f"The result has {len(encoded)} bytes, allowed: {RESULT_BYTES_MAX}"
+    return verdict(job, policy, Failed("bad_result", problem, final=True))

@@ -10,17 +10,16 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from trunkline.clock import ClockJumps
 from trunkline.crashpoint import crash_point
 from trunkline.jobs import finisher
-from trunkline.jobs.finisher import CONTENDED_LOCK_TIMEOUT_MS, PART_LOCK_TIMEOUT_MS, may_wait
-from trunkline.jobs.notifier import JobNotifier
+from trunkline.jobs.finisher import CONTENDED_LOCK_TIMEOUT_MS, PART_LOCK_TIMEOUT_MS, WrittenVerdicts, may_wait
 from trunkline.jobs.outcomes import Failed, JobVerdict, failure
-from trunkline.jobs.record import WrittenVerdicts
 from trunkline.jobs.registry import Registry
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.loops.base import Loop
+from trunkline.queues.server_clock import SETTLE_S, ClockJumps
 from trunkline.store import job_upkeep, jobs
-from trunkline.store.database import Connection, Database
+from trunkline.store.database import Connection, Database, limit_waiting, now
 from trunkline.store.driver import CONTENTION
 from trunkline.store.jobs import BEGINNING, Expired
 from trunkline.telemetry import get_logger, metrics
@@ -34,8 +33,6 @@ PAGE = 50
 CONTENDED_TURN_S = 0.5
 # When a job that an open transaction blocks is tried again.
 BLOCKED_RETRY_S = 2.0
-# How long statements may run that began before the clock was set.
-SETTLE_S = 10.0
 FULL_SCAN_S = 30.0
 # A lease always ends later than it was written; this covers a slow commit.
 MARGIN = timedelta(seconds=60)
@@ -64,10 +61,7 @@ class Reaper(Loop):
         self._full_scan_s = 0.0
         # Jobs that an open transaction blocks, and when each is tried again.
         self._blocked: dict[UUID, float] = {}
-        self._jumps = ClockJumps()
-        self._not_before_s = 0.0
-        self._unsettled_until_s = 0.0
-        self._went_back_s = 0.0
+        self._clock = ClockJumps(settle_s=max(SETTLE_S, lease_s))
         self._has_looked_back = False
 
     async def run_once(self) -> int:
@@ -77,11 +71,10 @@ class Reaper(Loop):
             self._since, self._full_scan_s = BEGINNING, now_s + FULL_SCAN_S
             self._blocked = {job: again_s for job, again_s in self._blocked.items() if again_s > now_s}
         await self._check_clock()
-        # Leases that ended only by the jump of the clock are left to their owners to renew.
-        jump_s = self._jumps.forward_most_s if now_s < self._not_before_s else 0.0
         async with self._database.transaction() as tx:
-            now = await jobs.now(tx)
-            expired = await jobs.lock_expired(tx, self._since, BATCH_MAX, jump_s=jump_s)
+            looked_at = await now(tx)
+            # Leases that ended only by the jump of the clock are left to their owners to renew.
+            expired = await jobs.lock_expired(tx, self._since, BATCH_MAX, jump_s=self._clock.forward_s(now_s))
             crash_point("jobs.reaper_locked")
             verdicts = {job: self._failed(job) for job in expired}
             contended = [job for job in expired if may_wait(verdicts[job], job.unique_key)]
@@ -94,7 +87,7 @@ class Reaper(Loop):
                 taken += await self._take_contended(page)
         if taken == len(expired):
             if len(expired) < BATCH_MAX:
-                self._since = now - MARGIN
+                self._since = looked_at - MARGIN
         elif len(expired) == BATCH_MAX:
             # Blocked jobs must not hide the jobs behind them. The full scan comes back to them.
             self._since = expired[-1].lease_expires_at
@@ -107,7 +100,7 @@ class Reaper(Loop):
         bisected down to the one that has to wait."""
         try:
             async with self._database.transaction() as tx:
-                await jobs.limit_waiting(tx, lock_timeout_ms)
+                await limit_waiting(tx, lock_timeout_ms)
                 # Their owners may have renewed them since.
                 still = await jobs.lock_expired(tx, BEGINNING, len(expired), [job.id for job in expired])
                 written = await self._write(tx, [self._failed(job) for job in still])
@@ -142,31 +135,19 @@ class Reaper(Loop):
         )
 
     async def _check_clock(self) -> None:
-        """If the server's clock was set forward, all leases end at once: their owners renew them first. If it was set
-        back, leases and waiting jobs would last longer by the jump."""
-        loop = asyncio.get_running_loop()
-        requested_s = loop.time()
-        async with self._database.connection() as conn:
-            now = await jobs.now(conn)
-        jump_s = self._jumps.note(now, requested_s, loop.time())
+        jump_s = await self._clock.check(self._database, every_s=self.interval_s)
         if not self._has_looked_back:
             # The clock may have been set back while no worker ran.
             await self._follow_clock_back(None)
             self._has_looked_back = True
         if jump_s:
             log.warning("jobs.clock_jumped", jump_s=round(jump_s, 1))
-            self._unsettled_until_s = loop.time() + max(SETTLE_S, self._lease_s)
-            self._went_back_s = max(0.0, -jump_s)
-            if jump_s > 0:
-                # Every worker detects the jump within one run, and renews its leases.
-                self._not_before_s = loop.time() + 1.5 * self.interval_s
-                if self._on_clock_forward is not None:
-                    await self._on_clock_forward()
-        if loop.time() < self._unsettled_until_s:
-            # Statements that began before the jump still write times of the old clock: keep scanning everything.
+        if jump_s > 0 and self._on_clock_forward is not None:
+            await self._on_clock_forward()
+        if self._clock.is_settling:
             self._since = BEGINNING
-            if self._went_back_s:
-                await self._follow_clock_back(self._went_back_s)
+            if self._clock.went_back_s:
+                await self._follow_clock_back(self._clock.went_back_s)
 
     async def _follow_clock_back(self, jump_s: float | None) -> None:
         async with self._database.transaction() as tx:

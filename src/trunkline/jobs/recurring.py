@@ -14,13 +14,12 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from trunkline.jobs.cron import parse_rule
-from trunkline.jobs.errors import InvalidJob
 from trunkline.jobs.outbox import Outbox
-from trunkline.jobs.registry import JobType
+from trunkline.jobs.registry import InvalidJob, JobType
 from trunkline.loops.base import Loop
-from trunkline.store import job_schedules, jobs
-from trunkline.store.database import Connection, Database
-from trunkline.store.job_schedules import DueSchedule, NextTick
+from trunkline.store import job_schedules
+from trunkline.store.database import Connection, Database, now
+from trunkline.store.job_schedules import Schedule
 from trunkline.store.jobs import Inserted
 from trunkline.telemetry import get_logger
 
@@ -94,7 +93,7 @@ class Scheduler(Loop):
         await self.pause(min(WAIT_MAX_S, max(0.02, due_in_s)))
 
     async def _register(self, tx: Connection) -> None:
-        now = await jobs.now(tx)
+        today = await now(tx)
         for schedule in self._schedules.values():
             await job_schedules.register(
                 tx,
@@ -103,7 +102,7 @@ class Scheduler(Loop):
                 rule=schedule.rule,
                 timezone=schedule.timezone,
                 payload=schedule.job_type.encode(schedule.payload),
-                next_at=parse_rule(schedule.rule, schedule.timezone).after(now),
+                next_at=parse_rule(schedule.rule, schedule.timezone).after(today),
             )
 
     async def _follow_clock_back(self, tx: Connection) -> None:
@@ -113,7 +112,7 @@ class Scheduler(Loop):
                 log.warning("jobs.tick_pulled", schedule=tick.name, was=tick.next_at, next_at=next_at)
                 await job_schedules.pull(tx, tick, next_at=next_at)
 
-    async def _tick(self, tx: Connection, due: DueSchedule) -> Inserted:
+    async def _tick(self, tx: Connection, due: Schedule) -> Inserted:
         """By the rule in the row: a process of another version may have written a newer one."""
         schedule = self._schedules[due.name]
         job = await self._outbox.enqueue(
@@ -125,7 +124,7 @@ class Scheduler(Loop):
         return job
 
 
-def _next_by_rule(tick: NextTick) -> datetime:
+def _next_by_rule(tick: Schedule) -> datetime:
     try:
         rule = parse_rule(tick.rule, tick.timezone)
     except InvalidJob:

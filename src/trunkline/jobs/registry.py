@@ -13,12 +13,12 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, get_type_hints
 
 import msgspec
 
+from trunkline.errors import TrunklineError
 from trunkline.handlers import refusal
-from trunkline.jobs.errors import InvalidJob, PayloadRefused, UnknownJobType
 from trunkline.jobs.outcomes import Outcome, Policy
 from trunkline.model import new_id
 from trunkline.store.jobs import NewJob
@@ -36,6 +36,18 @@ KEY_MAX = 200
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _encode = msgspec.json.Encoder().encode
+
+
+class InvalidJob(TrunklineError):
+    """The job was not enqueued, and the caller's transaction is untouched. The message says what to do instead."""
+
+
+class UnknownJobType(InvalidJob):
+    """No type of this name is declared."""
+
+
+class PayloadRefused(InvalidJob):
+    """The payload cannot be written as JSON, does not fit its type, or is too large."""
 
 
 class JobOptions(TypedDict, total=False):
@@ -156,6 +168,11 @@ class Registry:
         except KeyError:
             known = ", ".join(sorted(self._types)) or "none"
             raise UnknownJobType(f"There is no job type {name!r}. Known: {known}") from None
+
+    def new(self, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]) -> NewJob:
+        """A job that can be enqueued, or `InvalidJob`."""
+        kind: JobType[Any] = self[job_type] if isinstance(job_type, str) else job_type
+        return kind.new(payload, **options)
 
     def handler(self, name: str) -> Handler[Any]:
         return self._handlers[name]

@@ -1,19 +1,96 @@
-"""The second argument of a handler, beside its payload."""
+"""A job in the hands of this process: its claim, and the run that its handler sees."""
 
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from trunkline.errors import TrunklineError
-from trunkline.jobs.claimed_jobs import ClaimedJob
-from trunkline.jobs.errors import NotInTransaction
+from trunkline.errors import NotInTransaction, TrunklineError
+from trunkline.handlers import HandlerScope
 from trunkline.jobs.outcomes import MESSAGE_MAX, clean
 from trunkline.store import jobs
 from trunkline.store.database import Connection
-from trunkline.store.jobs import End, Lane
+from trunkline.store.jobs import Claimant, End, JobClaim, Lane
 from trunkline.store.tenants import Tenant
+
+
+class StopReason(StrEnum):
+    """Why a running job is stopped from outside."""
+
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    LEASE_LOST = "lease_lost"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(slots=True, eq=False)
+class ClaimedJob:
+    """A job that this process claimed. Times are of `ClaimedJobs.now_s`."""
+
+    job: JobClaim
+    renewed_s: float
+    lease_until_s: float
+    # When it may begin, if it was claimed before it was due.
+    begin_s: float = 0.0
+    started_s: float = 0.0
+    duration_s: float = 0.0
+    task: asyncio.Task[None] | None = None
+    scope: HandlerScope | None = None
+    stop_reason: StopReason | None = None
+    # When the lease renewer first saw it run on after its cancellation.
+    stop_seen_s: float | None = None
+    # It did not stop: the executor has released its slot and its lease.
+    is_abandoned: bool = False
+    fraction: float | None = None
+    note: str | None = None
+    is_reported: bool = True
+
+    def stop(self, reason: StopReason) -> None:
+        """End the handler at its next await. The first reason counts."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+            if self.task is not None:
+                self.task.cancel()
+
+
+class ClaimedJobs:
+    """The jobs that a worker holds a claim on, whether queued, running, or with a verdict to be written. By id: a
+    process holds a job under one claim at a time."""
+
+    def __init__(self, claimant: Claimant, now_s: Callable[[], float]):
+        self.claimant = claimant
+        # The clock that also counts while the machine sleeps.
+        self.now_s = now_s
+        self._by_id: dict[UUID, ClaimedJob] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[ClaimedJob]:
+        return iter(list(self._by_id.values()))
+
+    def __contains__(self, held: ClaimedJob) -> bool:
+        return self._by_id.get(held.job.id) is held
+
+    @property
+    def ids(self) -> list[UUID]:
+        return list(self._by_id)
+
+    def add(self, held: ClaimedJob) -> None:
+        """An older claim on the same job has lost its lease, and its run is stopped."""
+        older = self._by_id.get(held.job.id)
+        self._by_id[held.job.id] = held
+        if older is not None:
+            older.stop(StopReason.LEASE_LOST)
+
+    def drop(self, held: ClaimedJob) -> None:
+        if held in self:
+            del self._by_id[held.job.id]
 
 
 class LeaseLost(TrunklineError):
@@ -67,7 +144,7 @@ class Run:
         """Report progress, from 0 to 1. Costs nothing: the worker writes the last report once a second."""
         self._held.fraction = min(1.0, max(0.0, fraction))
         self._held.note = None if note is None else clean(note, MESSAGE_MAX)
-        self._held.reported = False
+        self._held.is_reported = False
 
     async def finish(self, tx: Connection, result: Any = None) -> None:
         """Finish the job in the handler's own transaction: its effects and its end are one.

@@ -5,27 +5,26 @@ async with JobService.open(config, registry, database_url) as service:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from trunkline.clock import Clock, SystemClock
+from trunkline.event_loop import ends_within
 from trunkline.handlers import LoopWatch
-from trunkline.jobs.claimed_jobs import ClaimedJobs, StopReason
 from trunkline.jobs.executor import Executor, ExecutorLimits
 from trunkline.jobs.finisher import Finisher
 from trunkline.jobs.lease_renewer import LeaseRenewer
-from trunkline.jobs.listener import Listener
 from trunkline.jobs.maintenance import JobMaintenance, JobMaintenanceLimits
-from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
-from trunkline.jobs.poller import Poller, PollLimits
 from trunkline.jobs.reaper import Reaper
 from trunkline.jobs.recurring import Recurring, Scheduler
 from trunkline.jobs.registry import Registry
-from trunkline.jobs.worker import ClaimLimits, JobWorker
+from trunkline.jobs.run import ClaimedJobs, StopReason
+from trunkline.jobs.wakeups import JobNotifier, Listener
+from trunkline.jobs.worker import ClaimLimits, JobWorker, PollLimits
 from trunkline.loops.base import Loop
 from trunkline.settings import Settings
 from trunkline.store import database as store
@@ -86,37 +85,19 @@ class JobService:
         recurring: Sequence[Recurring] = (),
         clock: Clock | None = None,
     ):
-        now_s = (clock or SystemClock()).boottime_s
         # A restarted process is another worker, also under the same pod name.
         claimant = Claimant(f"{config.identity}/{uuid4().hex[:8]}", config.lease_s)
         self.worker_id = claimant.worker
         self._config = config
         self.notifier = notifier
-        self.claimed_jobs = ClaimedJobs()
-        self.finisher = Finisher(
-            database, self.claimed_jobs, notifier, self.worker_id, registry.running_max,
-            now_s=now_s, on_room=lambda: self.worker.room_again(),
-        )  # fmt: skip
+        self.claimed_jobs = claimed = ClaimedJobs(claimant, (clock or SystemClock()).boottime_s)
+        self.finisher = Finisher(database, claimed, notifier, registry.running_max, self._on_room)
         self.executor = Executor(
-            registry, self.claimed_jobs, self.worker_id, config.executor,
-            now_s=now_s, on_verdict=self.finisher.add, on_finished=self.finisher.finished,
-            on_room=lambda: self.worker.room_again(), cancel_grace_s=config.cancel_grace_s,
-        )  # fmt: skip
-        self.poller = Poller(
-            database,
-            registry,
-            config.survey,
-            now_s=now_s,
-            on_found=lambda *surveys: self.worker.surveyed(*surveys),
+            registry, claimed, self.finisher, config.executor, self._on_room, config.cancel_grace_s
         )
-        self.worker = JobWorker(
-            database, registry, self.claimed_jobs, self.executor, claimant, config.claims,
-            now_s=now_s, poll_now=self.poller.poll_now,
-        )  # fmt: skip
-        self.lease_renewer = LeaseRenewer(
-            database, registry, self.claimed_jobs, self.executor, claimant, renew_s=config.renew_s, now_s=now_s,
-            cancel_grace_s=config.cancel_grace_s, interval_s=min(1.0, config.renew_s / 2),
-        )  # fmt: skip
+        self.worker = JobWorker(database, claimed, self.executor, config.claims, config.survey)
+        self.poller = self.worker.poller
+        self.lease_renewer = LeaseRenewer(database, claimed, self.executor, config.renew_s)
         self.reaper = Reaper(
             database,
             registry,
@@ -127,12 +108,7 @@ class JobService:
         self.scheduler = Scheduler(database, Outbox(registry, notifier), recurring)
         self.maintenance = JobMaintenance(database, registry, notifier, config.maintenance)
         self.listener = (
-            Listener(
-                direct_url,
-                on_wakeup=self.worker.wake,
-                on_cancel=self._check_cancelled,
-                own_pid=lambda: notifier.pid,
-            )
+            Listener(direct_url, notifier, on_wakeup=self.worker.wake, on_cancel=self._check_cancelled)
             if direct_url is not None and config.notify
             else None
         )
@@ -201,17 +177,17 @@ class JobService:
         unfinished: list[str] = []
         loop = asyncio.get_running_loop()
         grace_ends_s = loop.time()
-        if not await _within(self._config.drain_s, self.executor.idle()):
+        if not await ends_within(self._config.drain_s, self.executor.idle()):
             stopped = self.executor.stop_running(StopReason.SHUTDOWN)
             grace_ends_s = loop.time() + self._config.cancel_grace_s
             log.warning("jobs.drain_limit_reached", stopped=stopped)
-            if not await _within(self._config.cancel_grace_s, self.executor.idle()):
+            if not await ends_within(self._config.cancel_grace_s, self.executor.idle()):
                 unfinished = [
                     f"{held.job.job_type} {held.job.id} at {self.executor.abandon(held)}"
                     for held in self.executor.running
                 ]
         unfinished += await self.executor.threads.end(grace_ends_s - loop.time())
-        if not await _within(self._config.lease_s, self.finisher.flushed()):
+        if not await ends_within(self._config.lease_s, self.finisher.flushed()):
             log.error("jobs.results_unwritten", count=len(self.claimed_jobs))
         await self._end(*self._loops())
         self._watch.stop()
@@ -258,16 +234,10 @@ class JobService:
         ]
         return loops if self.listener is None else [*loops, self.listener]
 
+    def _on_room(self) -> None:
+        self.worker.room_again()
+
     def _check_cancelled(self) -> None:
         check = asyncio.create_task(self.lease_renewer.check_cancelled(), name="job_cancellations")
         self._checks.add(check)
         check.add_done_callback(self._checks.discard)
-
-
-async def _within(timeout_s: float, work: Coroutine[Any, Any, None]) -> bool:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await work
-    except TimeoutError:
-        return False
-    return True

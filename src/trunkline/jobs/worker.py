@@ -1,25 +1,29 @@
-"""Claims due jobs for the executor: at a wakeup, at a timer, and after a poll.
+"""Finds and claims due jobs for the executor: at a wakeup, at a timer, and after a poll.
 
-Nothing depends on a wakeup: a lost one costs until the next poll, one second. The first poll is at the start.
+Nothing depends on a wakeup: the poller scans all lanes once a second, and at the start. It runs beside the claims and
+never blocks them: an outbox full of dead rows makes a poll slow, while the worker claims what wakeups name. Polls take
+at most 5 % of the time, so that they do not load such an outbox further; a poll that was slow because the machine was
+does not count.
 """
 
 import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 
 from trunkline.crashpoint import crash_point
-from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs
+from trunkline.event_loop import ends_within
 from trunkline.jobs.executor import Executor
 from trunkline.jobs.finisher import write
 from trunkline.jobs.lanes import LaneBook, lane_of
-from trunkline.jobs.registry import Registry
-from trunkline.jobs.server_clock import ServerClock
+from trunkline.jobs.run import ClaimedJob, ClaimedJobs
 from trunkline.loops.base import Loop
+from trunkline.queues.server_clock import ServerClock
 from trunkline.store import jobs
 from trunkline.store.database import Database
 from trunkline.store.jobs import (
-    Claimant,
     ClaimResult,
     JobClaim,
     Key,
@@ -34,6 +38,16 @@ log = get_logger(__name__)
 
 # Locked keys that one claim skips. Beyond this many at once, jobs behind them have to wait.
 BUSY_KEYS_MAX = 1000
+# Polls whose cheapest counts: all of them are expensive only if the outbox makes them so.
+SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PollLimits:
+    probe_s: float = 1.0
+    # The longest interval between two polls.
+    poll_s: float = 30.0
+    share_max: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +63,23 @@ class JobWorker(Loop):
     def __init__(
         self,
         database: Database,
-        registry: Registry,
         claimed_jobs: ClaimedJobs,
         executor: Executor,
-        claimant: Claimant,
         limits: ClaimLimits,
-        *,
-        now_s: Callable[[], float],
-        poll_now: Callable[[], None],
+        poll_limits: PollLimits,
     ):
         super().__init__(interval_s=0.0)
         self._database = database
-        self._registry = registry
         self._claimed_jobs = claimed_jobs
+        self._claimant = claimed_jobs.claimant
+        self._now_s = claimed_jobs.now_s
         self._executor = executor
-        self._claimant = claimant
+        self._job_types = executor.registry.runnable
+        self._running_max = executor.registry.running_max
         self._limits = limits
-        self._now_s = now_s
+        self.poller = Poller(database, self._job_types, poll_limits, self._now_s, self._found)
         self._book = LaneBook(limits.ahead_s)
         self._server_clock = ServerClock()
-        self._poll_now = poll_now
         self._signal = asyncio.Event()
         self._surveyed = False
         self._has_unknown_claims = False
@@ -76,16 +87,14 @@ class JobWorker(Loop):
     def wake(self, places: Mapping[Lane, datetime] | None = None) -> None:
         """There may be due jobs in these lanes; None: in any lane."""
         if places is None:
-            self._poll_now()
+            self.poller.poll_now()
             return
-        known = set(self._registry.runnable)
-        places = {lane: run_at for lane, run_at in places.items() if lane.job_type in known}
+        places = {lane: run_at for lane, run_at in places.items() if lane.job_type in self._job_types}
         if places:
             self._book.woken(places)
             self._signal.set()
 
-    def surveyed(self, surveys: Sequence[Survey], now_s: float) -> None:
-        """The poller found these."""
+    def _found(self, surveys: Sequence[Survey], now_s: float) -> None:
         self._book.surveyed(surveys, now_s)
         self._surveyed = True
         self._signal.set()
@@ -100,11 +109,8 @@ class JobWorker(Loop):
 
     async def wait(self) -> None:
         next_s = self._book.next_due_s
-        try:
-            async with asyncio.timeout(max(0.0, next_s - self._now_s()) if next_s < float("inf") else None):
-                await self._signal.wait()
-        except TimeoutError:
-            pass
+        wait_s = max(0.0, next_s - self._now_s()) if next_s < inf else None
+        await ends_within(wait_s, self._signal.wait())
 
     async def run_once(self) -> int:
         """Claim until no job is due or the executor is full. Returns how many were claimed."""
@@ -129,12 +135,19 @@ class JobWorker(Loop):
             return 0
         requested_s = self._now_s()
         ahead_s = 0.0 if keyed or not self._server_clock.is_known else self._limits.ahead_s
-        result, was_all = await self._request_claim(lanes, limit, ahead_s, keyed=keyed)
+        # Until the reply is here, this worker may own jobs that it has no record of.
+        self._has_unknown_claims = True
+        if keyed:
+            result = await self._claim_keyed(lanes, limit)
+        else:
+            async with self._database.connection() as conn:
+                result = await jobs.claim(conn, lanes, limit, self._claimant, ahead_s=ahead_s)
+        self._has_unknown_claims = False
         crash_point("jobs.after_claim")
         if result.claimed:
             looked_at = result.at - timedelta(seconds=ahead_s)
-            self._begin(result.claimed, lanes, requested_s, looked_at, is_full=not was_all)
-        if was_all and result.is_whole:
+            self._begin(result.claimed, lanes, requested_s, looked_at, is_full=not result.was_all)
+        if result.was_all and result.is_whole:
             await self._read_next_due(lanes, result.at)
         elif not result.is_whole:
             self._book.busy(lanes, self._now_s())
@@ -149,27 +162,7 @@ class JobWorker(Loop):
             self._server_clock.note(next_due.seen_at, now_s)
         self._book.emptied(coming, looked_at, now_s)
 
-    async def _request_claim(
-        self, lanes: Mapping[Lane, LanePosition], limit: int, ahead_s: float, *, keyed: bool
-    ) -> tuple[ClaimResult, bool]:
-        """The claimed jobs, and whether no more were due."""
-        # Until the reply is here, this worker may own jobs that it has no record of.
-        self._has_unknown_claims = True
-        if keyed:
-            answer = await self._claim_keyed(lanes, limit)
-        else:
-            answer = await self._claim_plain(lanes, limit, ahead_s)
-        self._has_unknown_claims = False
-        return answer
-
-    async def _claim_plain(
-        self, lanes: Mapping[Lane, LanePosition], limit: int, ahead_s: float
-    ) -> tuple[ClaimResult, bool]:
-        async with self._database.connection() as conn:
-            result = await jobs.claim(conn, lanes, limit, self._claimant, ahead_s=ahead_s)
-        return result, len(result.claimed) < limit
-
-    async def _claim_keyed(self, lanes: Mapping[Lane, LanePosition], limit: int) -> tuple[ClaimResult, bool]:
+    async def _claim_keyed(self, lanes: Mapping[Lane, LanePosition], limit: int) -> ClaimResult:
         """Skips locked keys with all jobs that wait under them, and claims those behind."""
         claims: list[JobClaim] = []
         busy: set[Key] = set()
@@ -177,16 +170,14 @@ class JobWorker(Loop):
             async with self._database.connection() as conn:
                 looked_at, candidates = await jobs.keyed_candidates(conn, lanes, limit - len(claims), busy)
             if not candidates:
-                return ClaimResult(looked_at, claims, is_whole=not busy), True
+                return ClaimResult(looked_at, claims, was_all=True, is_whole=not busy)
             async with self._database.transaction() as tx:
-                claimed, now_busy = await jobs.claim_keyed(
-                    tx, candidates, self._claimant, self._registry.running_max
-                )
+                claimed, now_busy = await jobs.claim_keyed(tx, candidates, self._claimant, self._running_max)
             claims += claimed
             was_all = len(candidates) < limit - len(claims) + len(claimed)
             busy |= now_busy
             if not now_busy or was_all or len(claims) >= limit or len(busy) > BUSY_KEYS_MAX:
-                return ClaimResult(looked_at, claims, is_whole=not busy), was_all
+                return ClaimResult(looked_at, claims, was_all, is_whole=not busy)
 
     def _begin(
         self,
@@ -204,7 +195,8 @@ class JobWorker(Loop):
             claimed.sort(key=lambda job: (job.run_at, job.id))
         self._book.claimed(claimed)
         now_s = self._now_s()
-        batch = [ClaimedJob(job, requested_s, self._claimant.lease_s) for job in claimed]
+        lease_until_s = requested_s + self._claimant.lease_s
+        batch = [ClaimedJob(job, requested_s, lease_until_s) for job in claimed]
         for held in batch:
             # A job that was due at the time of the claim may begin. For the others that time is a bound, whatever the
             # offset of the server's clock was before: the clock may have been set since.
@@ -224,18 +216,63 @@ class JobWorker(Loop):
                 ReturnedClaim(job.id, job.fence, None, counted=False) for job in unknown if not job.unique_key
             ]
             if returns:
-                await write(tx, returns, self._claimant.worker, self._registry.running_max)
+                await write(tx, returns, self._claimant.worker, self._running_max)
         self._has_unknown_claims = False
         if unknown:
             log.warning("jobs.claim_undone", count=len(returns), left=len(unknown) - len(returns))
-            self._poll_now()
+            self.poller.poll_now()
+
+
+class Poller(Loop):
+    """Finds the first waiting job of every lane."""
+
+    name = "job_survey"
+
+    def __init__(
+        self,
+        database: Database,
+        job_types: Sequence[str],
+        limits: PollLimits,
+        now_s: Callable[[], float],
+        on_found: Callable[[Sequence[Survey], float], None],
+    ):
+        super().__init__(limits.probe_s)
+        self._database = database
+        self._job_types = job_types
+        self._limits = limits
+        self._now_s = now_s
+        self._on_found = on_found
+        self._costs_s: deque[float] = deque(maxlen=SAMPLES)
+        self._wanted = asyncio.Event()
+
+    def poll_now(self) -> None:
+        """There may be a due job in any lane."""
+        self._wanted.set()
+
+    async def run_once(self) -> int:
+        """Returns how many lanes have a waiting job."""
+        self._wanted.clear()
+        started_s = self._now_s()
+        async with self._database.connection() as conn:
+            surveys = await jobs.survey(conn, self._job_types)
+        now_s = self._now_s()
+        self._costs_s.append(now_s - started_s)
+        self._on_found(surveys, now_s)
+        return len(surveys)
+
+    async def wait(self) -> None:
+        await ends_within(wait_s(self._costs_s, self._limits), self._wanted.wait())
+
+
+def wait_s(costs_s: Sequence[float], limits: PollLimits) -> float:
+    """By the cheapest of the last polls."""
+    cost_s = min(costs_s) if len(costs_s) == SAMPLES else 0.0
+    return min(limits.poll_s, max(limits.probe_s, cost_s / limits.share_max))
 
 
 def _record(claimed: list[JobClaim], worker: str) -> None:
     bound = log.bind()
-    counts: dict[str, int] = {}
     for job in claimed:
-        counts[job.job_type] = counts.get(job.job_type, 0) + 1
         bound.info(
             "job_claimed",
             job_id=job.id,
@@ -244,5 +281,5 @@ def _record(claimed: list[JobClaim], worker: str) -> None:
             attempt=job.attempt,
             worker_id=worker,
         )
-    for job_type, count in counts.items():
+    for job_type, count in Counter(job.job_type for job in claimed).items():
         metrics.JOBS_CLAIMED.labels(job_type, worker).inc(count)

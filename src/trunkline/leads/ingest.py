@@ -5,7 +5,6 @@ Nothing here reads or writes: the caller looks up the merchant's `Admission` fir
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -267,10 +266,11 @@ def payload_problem(payload: dict[str, Any], bytes_max: int) -> FieldProblem | N
 
 def moment_problem(moment: datetime | None, field: str = "scheduled_at") -> FieldProblem | None:
     """A moment leaves room for a year of calling windows after it."""
-    with suppress(OverflowError):
-        if moment is None or moment.astimezone(UTC).year < YEAR_MAX:
-            return None
-    return FieldProblem(field, "This moment is outside the calendar.")
+    try:
+        fits = moment is None or moment.astimezone(UTC).year < YEAR_MAX
+    except OverflowError:
+        fits = False
+    return None if fits else FieldProblem(field, "This moment is outside the calendar.")
 
 
 def expiry_problem(expires_at: datetime | None, scheduled_at: datetime | None) -> FieldProblem | None:

@@ -7,9 +7,11 @@ not write an hour of stack traces.
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from trunkline.errors import TrunklineError
+from trunkline.event_loop import ends_within
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -76,11 +78,17 @@ class Loop(ABC):
 
     async def pause(self, seconds: float) -> None:
         """Sleep, at most until the loop is stopped."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
+        await ends_within(seconds, self._stopping.wait())
+
+    async def in_pages(self, size: int, step: Callable[[], Awaitable[int]]) -> int:
+        """Repeat a step for as long as it does a whole page, at most until the loop is stopped. Returns the sum."""
+        total = 0
+        while not self.stopping:
+            done = await step()
+            total += done
+            if done < size:
+                break
+        return total
 
     async def _attempt(self) -> bool:
         started = time.monotonic()

@@ -32,26 +32,30 @@ class LeaseTimes:
     retry_s: float = 2.0
 
 
-class Leadership(Loop):
+class Election(Loop):
     """Acquires and renews the lease of one role, for the loops that only one process may run."""
 
-    name = "leadership"
-
-    def __init__(self, database: Database, clock: Clock, role: str, identity: str, times: LeaseTimes):
+    def __init__(self, clock: Clock, role: str, holder: str, times: LeaseTimes):
         super().__init__(times.retry_s)
-        self._database = database
         self._clock = clock
         self._role = role
         # A restarted process is another holder, also under the same pod name.
-        self._holder = f"{identity}/{uuid4().hex[:8]}"
+        self._holder = f"{holder}{uuid4().hex[:8]}"
         self._times = times
         self._term: int | None = None
         self._trusted_until_s = float("-inf")
 
+    @abstractmethod
+    async def _acquire(self) -> int | None:
+        """Take or renew the lease. Returns the term, None if another process holds it."""
+
+    @abstractmethod
+    async def _release(self, term: int) -> None:
+        """Free the lease, so that the next leader begins at once."""
+
     async def run_once(self) -> int:
         requested_at_s = self._clock.monotonic_s()
-        async with self._database.connection() as conn:
-            term = await leaders.acquire(conn, self._role, self._holder, self._times.ttl_s)
+        term = await self._acquire()
         if term is not None and term != self._term:
             metrics.LEADER_ELECTIONS.labels(self._role).inc()
         if term != self._term:
@@ -70,15 +74,32 @@ class Leadership(Loop):
     def term(self) -> int | None:
         return self._term if self.trusted else None
 
-    async def guard(self, tx: Connection) -> bool:
-        """Whether this process's term is the present one, until the end of the transaction."""
-        return self._term is not None and await leaders.guard(tx, self._role, self._holder, self._term)
-
     async def resign(self) -> None:
         if self._term is None:
             return
         term, self._term = self._term, None
         metrics.LEADER.labels(self._role).set(0)
+        await self._release(term)
+
+
+class Leadership(Election):
+    """By a lease in Postgres."""
+
+    name = "leadership"
+
+    def __init__(self, database: Database, clock: Clock, role: str, identity: str, times: LeaseTimes):
+        super().__init__(clock, role, f"{identity}/", times)
+        self._database = database
+
+    async def guard(self, tx: Connection) -> bool:
+        """Whether this process's term is the present one, until the end of the transaction."""
+        return self._term is not None and await leaders.guard(tx, self._role, self._holder, self._term)
+
+    async def _acquire(self) -> int | None:
+        async with self._database.connection() as conn:
+            return await leaders.acquire(conn, self._role, self._holder, self._times.ttl_s)
+
+    async def _release(self, term: int) -> None:
         async with self._database.connection() as conn:
             await leaders.resign(conn, self._role, self._holder, term)
 

@@ -28,34 +28,29 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from uuid import uuid4
 
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.errors import StoreUnavailable
-from trunkline.event_loop import LoopThread, running_loop, wait_for_stop_signal
 from trunkline.handlers import HandlerScope, HandlerThreads, current_scope, refusal
 from trunkline.loops.base import Loop
-from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.handler import BadHandler, Batch, Done, Write
 from trunkline.mailbox.inbox import BadEvent, Inbox, InboxLimits, check, follow_up
+from trunkline.mailbox.maintenance import DAY_S, MailboxGauges, MailboxRetention
 from trunkline.mailbox.notifier import MailboxNotifier
-from trunkline.mailbox.processing import FailureRule
-from trunkline.mailbox.retention import DAY_S, MailboxRetention
+from trunkline.mailbox.processing import FailureRule, report_stuck
 from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
+from trunkline.queues.application import ApplicationQueue, OpenObject
 from trunkline.store import adapters, mailbox_admin
-from trunkline.store import database as store_database
 from trunkline.store.adapters import Adapter, entries
 from trunkline.store.database import Connection, Database
 from trunkline.store.mailboxes import Event, NewEvent, Receipt
-from trunkline.store.migrate import migrate, search_path_with
-from trunkline.telemetry import get_logger, metrics
+from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
@@ -95,21 +90,10 @@ class MailboxHandler:
             self.kind,
             self.threads,
             grace_s=self.limits.cancel_grace_s,
-            on_stuck_thread=partial(self._report_stuck_thread, key),
+            on_stuck_thread=partial(report_stuck, self.kind, [key], how="thread"),
             within=current_scope(),
         ).enter()
         return await self.function(Mailbox(self.kind, key, events))
-
-    def _report_stuck_thread(self, key: str, function: str, place: str) -> None:
-        metrics.HANDLERS_STUCK.labels("mailbox", self.kind, "thread").inc()
-        log.error(
-            "mailbox.ignores_cancellation",
-            kind=self.kind,
-            keys=[key],
-            handler=function,
-            where=place,
-            how="thread",
-        )
 
 
 def mailbox(
@@ -139,8 +123,17 @@ def mailbox(
     return decorate
 
 
-class Mailboxes:
+class EventOptions(TypedDict, total=False):
+    """The options of an event beside its payload, as `new_event` takes them."""
+
+    dedupe_key: str | None
+    urgent: bool | None
+
+
+class Mailboxes(ApplicationQueue[MailboxNotifier, "_OpenMailboxes"]):
     """The mailboxes of an application: append to them anywhere, handle them where handlers are given."""
+
+    area = "mailboxes"
 
     def __init__(
         self,
@@ -158,18 +151,14 @@ class Mailboxes:
     ):
         """`domain`: use the mailboxes of a platform's domain, on the search path of the URL; without it an application
         has its own schema and its own prefix of keys. `behind_pooler`: the URL is that of a transaction pooler."""
-        self.schema = None if domain else schema
+        super().__init__(database_url, None if domain else schema, behind_pooler=behind_pooler)
         self._is_of_platform = domain is not None
-        self._url = database_url
         self._redis_url = redis_url
         self._keys = Keys(domain) if domain else Keys(prefix=prefix)
         self._handlers = handlers
-        self._behind_pooler = behind_pooler
         self._pool_size = pool_size
         self._worker = worker or f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
         self._keep_s = keep_s
-        self._thread = LoopThread("trunkline mailboxes", self._make_notifier)
-        self._open: _Open | None = None
 
     @classmethod
     @asynccontextmanager
@@ -189,15 +178,12 @@ class Mailboxes:
         key: str,
         event_type: str,
         payload: dict[str, Any],
-        *,
-        dedupe_key: str | None = None,
-        urgent: bool | None = None,
+        **options: Unpack[EventOptions],
     ) -> Receipt:
         """Append one event in an open transaction. Raises `BadEvent`, or `NotInTransaction` outside a transaction;
         nothing was sent then, and the transaction can go on. The mailbox is locked until the transaction ends, so
         append last."""
-        event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
-        return (await self.append_many(tx, [event]))[0]
+        return (await self.append_many(tx, [new_event(kind, key, event_type, payload, **options)]))[0]
 
     async def append_many(self, tx: Any, events: Iterable[NewEvent]) -> list[Receipt]:
         """Append events made by `new_event`, in order. Their mailboxes are locked in sorted order, so that two callers
@@ -215,13 +201,10 @@ class Mailboxes:
         key: str,
         event_type: str,
         payload: dict[str, Any],
-        *,
-        dedupe_key: str | None = None,
-        urgent: bool | None = None,
+        **options: Unpack[EventOptions],
     ) -> Receipt:
         """As `append`, for a connection or session that is not asynchronous."""
-        event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
-        return self.append_many_sync(tx, [event])[0]
+        return self.append_many_sync(tx, [new_event(kind, key, event_type, payload, **options)])[0]
 
     def append_many_sync(self, tx: Any, events: Iterable[NewEvent]) -> list[Receipt]:
         listed = _checked(events)
@@ -234,29 +217,16 @@ class Mailboxes:
         """Wake the workers for these mailboxes. Call it after the commit: before it they find nothing. Sessions of
         SQLAlchemy and Django do it by themselves. Without it the sweep finds the mailboxes within a second. Never
         waits, in any thread."""
-        if self._open is None:
-            self._thread.call(lambda notifier: notifier.wake(kind, keys))
-        elif self._open.loop is running_loop():
-            self._open.inbox.wake(kind, keys)
-        else:
-            self._open.loop.call_soon_threadsafe(self._open.inbox.wake, kind, keys)
+        self._notify(lambda notifier: notifier.wake(kind, keys))
 
     # On connections of its own
 
     async def submit(
-        self,
-        kind: str,
-        key: str,
-        event_type: str,
-        payload: dict[str, Any],
-        *,
-        dedupe_key: str | None = None,
-        urgent: bool | None = None,
+        self, kind: str, key: str, event_type: str, payload: dict[str, Any], **options: Unpack[EventOptions]
     ) -> Receipt:
         """Append one event that follows from no other change, and return when it is durable. With a dedupe key it is
         stored once, however often it is sent."""
-        event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
-        return await self._opened().inbox.append(event)
+        return await self._opened().inbox.append(new_event(kind, key, event_type, payload, **options))
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[Appending]":
@@ -317,63 +287,6 @@ class Mailboxes:
     def bus(self) -> Bus:
         return self._opened().bus
 
-    async def prepare(self) -> list[str]:
-        """Create or migrate the tables, as opening the object does; returns the names of the migrations. The role must
-        be allowed to create tables; if none is missing, nothing is written."""
-        return await migrate(self._url, area="mailboxes", schema=self.schema)
-
-    def prepare_sync(self) -> list[str]:
-        return asyncio.run(self.prepare())
-
-    def close(self) -> None:
-        """For a synchronous process: send the last wakeups and end the thread that sends them. A process that ends
-        without it loses at most those wakeups, and the sweep finds the events within a second."""
-        self._thread.close(MailboxNotifier.aclose)
-
-    async def __aenter__(self) -> "Mailboxes":
-        assert self._open is None, "open already"
-        await self.prepare()
-        path = None if self.schema is None else await search_path_with(self._url, self.schema)
-        # Open transactions of handlers starve no append, renewal, completion or application transaction: those have
-        # pools of their own. Nor other handlers: there is a connection for each that may run.
-        handlers_max = sum(handler.limits.concurrency for handler in self._handlers)
-        async with AsyncExitStack() as stack:
-
-            async def connect(name: str, size: int) -> Database:
-                database = await store_database.connect(
-                    self._url,
-                    pool_size=size,
-                    behind_pooler=self._behind_pooler,
-                    application_name=f"trunkline mailboxes: {name}",
-                    search_path=path,
-                )
-                stack.push_async_callback(database.close)
-                return database
-
-            bus = bus_connection.connect(self._redis_url, self._keys)
-            stack.push_async_callback(bus.close)
-            application = await connect("application", self._pool_size)
-            self._open = _Open(
-                await connect("handlers", max(self._pool_size, handlers_max))
-                if handlers_max
-                else application,
-                application,
-                await connect("appends", InboxLimits().connections),
-                await connect("leases", 2 * len(self._handlers) + 1),
-                bus,
-                stack.pop_all(),
-            )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Write the submitted events, then close."""
-        opened = self._opened()
-        await opened.inbox.aclose()
-        self._open = None
-        await opened.closing.aclose()
-
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Handle mailboxes until the end of the block, beside whatever else the process does; then finish or return
@@ -406,25 +319,9 @@ class Mailboxes:
         if unfinished := [each for of_kind in left for each in of_kind]:
             log.error("mailbox.threads_left", unfinished=unfinished)
 
-    async def run(self) -> None:
-        """Handle mailboxes until SIGTERM, SIGINT or a cancellation; then finish or return the claimed ones. Opens the
-        object if it is not open."""
-        async with AsyncExitStack() as stack:
-            if self._open is None:
-                await stack.enter_async_context(self)
-            await stack.enter_async_context(self.working())
-            await wait_for_stop_signal()
-
     @property
     def _kinds(self) -> frozenset[str]:
         return frozenset(handler.kind for handler in self._handlers)
-
-    def _opened(self) -> "_Open":
-        if self._open is None:
-            raise StoreUnavailable(
-                "These mailboxes are not open: `async with mailboxes:` around what uses them."
-            )
-        return self._open
 
     def _appended(self, events: Sequence[NewEvent], answer: str, adapter: Adapter) -> list[Receipt]:
         receipts = entries.events_out(answer)
@@ -437,8 +334,29 @@ class Mailboxes:
         for kind, keys in kinds:
             self.wake(kind, *keys)
 
+    def _working(self) -> AbstractAsyncContextManager[None]:
+        return self.working()
+
     def _make_notifier(self) -> MailboxNotifier:
         return MailboxNotifier(bus_connection.connect(self._redis_url, self._keys))
+
+    async def _connect(self, stack: AsyncExitStack, search_path: str | None) -> "_OpenMailboxes":
+        """Open transactions of handlers starve no append, renewal, completion or application transaction: those have
+        pools of their own. Nor other handlers: there is a connection for each that may run."""
+
+        async def pool(name: str, size: int) -> Database:
+            return await self._pool(stack, f"trunkline mailboxes: {name}", size, search_path)
+
+        bus = bus_connection.connect(self._redis_url, self._keys)
+        stack.push_async_callback(bus.close)
+        application = await pool("application", self._pool_size)
+        handlers_max = sum(handler.limits.concurrency for handler in self._handlers)
+        handlers = await pool("handlers", max(self._pool_size, handlers_max)) if handlers_max else application
+        own = await pool("leases", 2 * len(self._handlers) + 1)
+        inbox = Inbox(await pool("appends", InboxLimits().connections), bus)
+        # The first to be closed: it writes the submitted events.
+        stack.push_async_callback(inbox.aclose)
+        return _OpenMailboxes(inbox.notifier, handlers, application, own, bus, inbox)
 
 
 class Appending:
@@ -450,42 +368,23 @@ class Appending:
         self._mailboxes = mailboxes
 
     async def append(
-        self,
-        kind: str,
-        key: str,
-        event_type: str,
-        payload: dict[str, Any],
-        *,
-        dedupe_key: str | None = None,
-        urgent: bool | None = None,
+        self, kind: str, key: str, event_type: str, payload: dict[str, Any], **options: Unpack[EventOptions]
     ) -> Receipt:
-        event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
+        event = new_event(kind, key, event_type, payload, **options)
         [receipt] = await self._mailboxes.append_many(self.tx, [event])
-        if urgent is not False:
+        if event.urgent is not False:
             self.events.append(event)
         return receipt
 
 
-class _Open:
-    """What an open object holds, and the loop that it was opened in."""
-
-    def __init__(
-        self,
-        database: Database,
-        application: Database,
-        appends: Database,
-        own: Database,
-        bus: Bus,
-        closing: AsyncExitStack,
-    ):
-        self.loop = asyncio.get_running_loop()
-        # Pools of handlers, of the application's transactions, and of claims, renewals and completions.
-        self.database = database
-        self.application = application
-        self.own = own
-        self.bus = bus
-        self.inbox = Inbox(appends, bus)
-        self.closing = closing
+@dataclass(eq=False)
+class _OpenMailboxes(OpenObject[MailboxNotifier]):
+    # Pools of handlers, of the application's transactions, and of claims, renewals and completions.
+    database: Database
+    application: Database
+    own: Database
+    bus: Bus
+    inbox: Inbox
 
 
 def new_event(

@@ -80,7 +80,7 @@ class Inbox:
 
     def __init__(self, database: Database, bus: Bus, limits: InboxLimits | None = None):
         self._database = database
-        self._notifier = MailboxNotifier(bus)
+        self.notifier = MailboxNotifier(bus)
         self._limits = limits or InboxLimits()
         self._waiting: list[_Waiting] = []
         # The running writers, and the mailboxes that each writes to.
@@ -118,7 +118,7 @@ class Inbox:
 
     def wake(self, kind: str, keys: Iterable[str]) -> None:
         """Wake a worker for mailboxes that are queued already, such as those that were replayed."""
-        self._notifier.wake(kind, keys)
+        self.notifier.wake(kind, keys)
 
     async def aclose(self) -> None:
         """Refuse new events, and return when all accepted ones are written or failed."""
@@ -127,7 +127,7 @@ class Inbox:
             self._start_writer()
         while writers := [*self._writers, *self._held_writers]:
             await asyncio.wait(writers)
-        await self._notifier.flush()
+        await self.notifier.flush()
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -350,7 +350,7 @@ class Inbox:
 
     def _follow_up(self, batch: Sequence[_Waiting], receipts: Sequence[Receipt]) -> None:
         for kind, keys in follow_up((waiting.event for waiting in batch), receipts):
-            self._notifier.wake(kind, keys)
+            self.notifier.wake(kind, keys)
 
 
 def follow_up(events: Iterable[NewEvent], receipts: Iterable[Receipt]) -> Iterator[tuple[str, Iterable[str]]]:

@@ -4,12 +4,12 @@ Both are hints: a lost wakeup costs one second, until the sweep; a lost acknowle
 list, until the worker tidies it.
 """
 
-import asyncio
 from collections.abc import Iterable
 
 from trunkline.bus import mailbox_wakeups
 from trunkline.bus.connection import Bus
 from trunkline.errors import BusUnavailable
+from trunkline.event_loop import OnDemandTask
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -25,35 +25,30 @@ class MailboxNotifier:
         self._bus = bus
         self._waiting: dict[str, dict[str, None]] = {}
         self._done: dict[str, list[str]] = {}
-        self._sender: asyncio.Task[None] | None = None
+        self._sender = OnDemandTask(self._send, "wakeups")
 
     def wake(self, kind: str, keys: Iterable[str]) -> None:
         """Wake the workers of a kind for these mailboxes."""
         waiting = self._waiting.setdefault(kind, {})
         if len(waiting) < WAITING_MAX:
             waiting.update(dict.fromkeys(keys))
-        self._start()
+        self._sender.start()
 
     def acknowledge(self, kind: str, ids: Iterable[str]) -> None:
         """A worker has received these wakeups and acted upon them."""
         done = self._done.setdefault(kind, [])
         if len(done) < WAITING_MAX:
             done.extend(ids)
-        self._start()
+        self._sender.start()
 
     async def flush(self) -> None:
         """Return when everything was sent or dropped."""
-        while self._sender is not None and not self._sender.done():
-            await asyncio.wait([self._sender])
+        await self._sender.idle()
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Flush, and close the connection, if this notifier owns it."""
         await self.flush()
         await self._bus.close()
-
-    def _start(self) -> None:
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send(), name="wakeups")
 
     async def _send(self) -> None:
         while self._waiting or self._done:

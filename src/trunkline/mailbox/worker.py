@@ -6,39 +6,27 @@ batches are processed concurrently, up to the limit, so one slow mailbox delays 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from trunkline.bus import mailbox_wakeups
 from trunkline.bus.connection import Bus
 from trunkline.bus.mailbox_wakeups import Wakeups
-from trunkline.clock import ClockJumps
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
-from trunkline.handlers import LoopWatch, leave_behind, place_of, refusal, where
+from trunkline.handlers import LoopWatch, abandon, leave_behind, place_of, refusal
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.mailbox import measures
-from trunkline.mailbox.handler import AfterCommit, BadHandler, Batch, Done, Handler, Write
+from trunkline.mailbox.handler import BadHandler, Handler
 from trunkline.mailbox.leases import Leases
 from trunkline.mailbox.notifier import MailboxNotifier
-from trunkline.mailbox.processing import FailureRule, HandlerRun, HandlerStuck, Processor
+from trunkline.mailbox.processing import FailureRule, HandlerRun, HandlerStuck, Processor, report_stuck
+from trunkline.queues.server_clock import ClockJumps
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection, Database, describe
 from trunkline.store.mailboxes import Claim, ClaimedMailbox
 from trunkline.telemetry import get_logger, metrics
-
-__all__ = [
-    "AfterCommit",
-    "BadHandler",
-    "Batch",
-    "Done",
-    "FailureRule",
-    "Handler",
-    "MailboxWorker",
-    "WorkerLimits",
-    "Write",
-]
 
 log = get_logger(__name__)
 
@@ -46,8 +34,6 @@ log = get_logger(__name__)
 BATCH_LOCK_TIMEOUT_MS = 500
 # How many mailboxes of a batch a log line names.
 NAMED_MAX = 10
-# How long statements may run that began before Postgres' clock was set.
-CLOCK_SETTLE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +83,21 @@ class MailboxWorker(Loop):
         self._worker = worker
         self._limits = limits
         self._notifier = MailboxNotifier(bus)
-        leases = Leases(self._database, handler.kind, limits.lease_s, on_beat=self._find_stuck)
-        self._leases = leases
+        self._leases = Leases(self._database, handler.kind, limits.lease_s, on_beat=self._find_stuck)
+        lock_timeout_ms = BATCH_LOCK_TIMEOUT_MS if limits.batch_max > 1 else None
         self._processor = Processor(
-            database,
-            handler,
-            leases,
-            self._notifier,
-            limits.failure,
-            lock_timeout_ms=BATCH_LOCK_TIMEOUT_MS if limits.batch_max > 1 else None,
-            own=self._database,
+            database, self._database, handler, self._leases, self._notifier, limits.failure, lock_timeout_ms
         )
         self._watch = LoopWatch(limits.lease_s / 3, self._blocked)
         self._abandoning: set[asyncio.Task[None]] = set()
-        # Wakes a worker that waits for a slot: a stuck handler was abandoned.
+        # Wakes a worker that waits for a slot: a handler ended, or was abandoned.
         self._slot_freed = asyncio.Event()
         self._running: dict[asyncio.Task[None], Sequence[Claim]] = {}
         self._wakeups = Wakeups()
         self._hearing: asyncio.Future[Wakeups] | None = None
         self._has_more = False
         self._sweep_at_s = self._tidy_at_s = float("-inf")
-        self._jumps = ClockJumps()
-        # Until then the worker claims no lease that expired only because the clock was set forward.
-        self._leases_end_s = self._went_back_until_s = float("-inf")
-        self._went_back_s = 0.0
+        self._clock = ClockJumps()
 
     async def run(self) -> None:
         self._watch.start()
@@ -145,11 +122,7 @@ class MailboxWorker(Loop):
         one."""
         if not self._room:
             self._slot_freed.clear()
-            freed = asyncio.ensure_future(self._slot_freed.wait())
-            try:
-                await self._unless_stopping([*self._running, freed])
-            finally:
-                freed.cancel()
+            await self._slot_freed.wait()
         elif not self._has_more:
             self._wakeups = await self._listen()
 
@@ -202,34 +175,25 @@ class MailboxWorker(Loop):
         return claimed
 
     async def _due(self, limit: int) -> Sequence[str] | None:
-        """None: all that are due by the clock."""
-        if self._now_s() >= self._leases_end_s:
+        """None: all that are due by the clock. No lease that expired only because the clock was set forward."""
+        forward_s = self._clock.forward_s(self._now_s())
+        if not forward_s:
             return None
         async with self._database.connection() as conn:
-            return await mailboxes.truly_due(conn, self._kind, self._jumps.forward_most_s, limit)
+            return await mailboxes.truly_due(conn, self._kind, forward_s, limit)
 
     async def _check_clock(self) -> None:
-        """Due times and leases are of Postgres' clock. If it was set forward, all leases end at once: their owners
-        renew them first. If it was set back, everything would wait longer by the jump."""
-        requested_s = self._now_s()
-        async with self._database.connection() as conn:
-            seen_at = await mailboxes.now(conn)
-        jump_s = self._jumps.note(seen_at, requested_s, self._now_s())
+        jump_s = await self._clock.check(self._database, every_s=self._limits.sweep_s)
         if jump_s:
             log.warning("mailbox.clock_jumped", kind=self._kind, jump_s=round(jump_s, 1))
-            # Statements that began before the jump still write times of the old clock: keep correcting for a while.
-            self._went_back_until_s = self._now_s() + CLOCK_SETTLE_S if jump_s < 0 else float("-inf")
-            self._went_back_s = -jump_s
-            if jump_s > 0:
-                # Every worker detects the jump within one sweep, and renews its leases.
-                self._leases_end_s = self._now_s() + 1.5 * self._limits.sweep_s
-                await self._leases.renew()
-        if self._now_s() < self._went_back_until_s:
+        if jump_s > 0:
+            await self._leases.renew()
+        if self._clock.is_settling and self._clock.went_back_s:
             async with self._database.connection() as conn:
                 await mailboxes.follow_clock_back(
                     conn,
                     self._kind,
-                    self._went_back_s,
+                    self._clock.went_back_s,
                     lease_s=self._limits.lease_s,
                     delay_max_s=self._limits.failure.backoff_max_s,
                 )
@@ -273,7 +237,11 @@ class MailboxWorker(Loop):
     def _begin(self, batch: list[ClaimedMailbox]) -> None:
         task = asyncio.create_task(self._process(batch), name=f"mailbox {self._kind}")
         self._running[task] = [piece.claim for piece in batch]
-        task.add_done_callback(lambda done: self._running.pop(done, None))
+        task.add_done_callback(self._free_slot)
+
+    def _free_slot(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        self._slot_freed.set()
 
     async def _process(self, batch: list[ClaimedMailbox]) -> None:
         try:
@@ -321,14 +289,6 @@ class MailboxWorker(Loop):
         else:
             measures.pending_wakeups(self._kind, pending)
 
-    async def _unless_stopping(self, awaited: Iterable["asyncio.Future[Any]"]) -> None:
-        """Wait for the first of these, or until the worker stops."""
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait([*awaited, stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
-
     async def _finish(self) -> None:
         """Wait for running handlers; return the claims of those that take too long, so that another worker begins."""
         task = asyncio.current_task()
@@ -342,9 +302,7 @@ class MailboxWorker(Loop):
             _, stuck = await asyncio.wait(left, timeout=self._limits.cancel_grace_s)
             for attempt in self._processor.attempts:
                 if attempt.slot_task in stuck:
-                    self._log_stuck(attempt)
-                    attempt.scope.abandon()
-                    leave_behind(attempt.task)
+                    self._give_up(attempt)
             for task_stuck in stuck:
                 leave_behind(task_stuck)
             claims = [claim for claims in left.values() for claim in claims]
@@ -361,20 +319,16 @@ class MailboxWorker(Loop):
         That frees their slots, and their mailboxes are retried later."""
         now_s = self._now_s()
         for attempt in self._processor.attempts:
-            if attempt.lost_s is None and not any(map(self._leases.is_kept, attempt.claims)):
-                attempt.lost_s = now_s
-            cancelled_s = min(
-                attempt.deadline_s, attempt.lost_s if attempt.lost_s is not None else float("inf")
-            )
-            if now_s - cancelled_s >= self._limits.cancel_grace_s:
+            if not any(map(self._leases.is_kept, attempt.claims)):
+                attempt.lost_s = min(attempt.lost_s, now_s)
+            if now_s - min(attempt.deadline_s, attempt.lost_s) >= self._limits.cancel_grace_s:
                 self._abandon(attempt)
 
     def _abandon(self, attempt: HandlerRun) -> None:
-        place = self._log_stuck(attempt)
-        self._running.pop(attempt.slot_task, None)
+        attempt.is_abandoned = True
+        place = self._give_up(attempt)
+        self._free_slot(attempt.slot_task)
         leave_behind(attempt.slot_task)
-        leave_behind(attempt.task)
-        self._slot_freed.set()
         error = HandlerStuck(f"The handler was cancelled and goes on, at {place}")
         failing = asyncio.create_task(self._processor.abandon(attempt, error), name="mailbox_abandoned")
         self._abandoning.add(failing)
@@ -386,16 +340,11 @@ class MailboxWorker(Loop):
             # Its leases are not renewed any more: another worker claims the mailboxes when they expire.
             log.warning("mailbox.not_given_back", kind=self._kind, error=describe(error))
 
-    def _log_stuck(self, attempt: HandlerRun) -> str:
-        place = where(attempt.task)
-        metrics.HANDLERS_STUCK.labels("mailbox", self._kind, "ignores_cancellation").inc()
-        log.error(
-            "mailbox.ignores_cancellation",
-            kind=self._kind,
-            keys=[claim.key for claim in attempt.claims[:NAMED_MAX]],
-            handler=place_of(self._function()),
-            where=place,
-        )
+    def _give_up(self, attempt: HandlerRun) -> str:
+        place = abandon(attempt.task, attempt.scope)
+        function: Callable[..., Any] = getattr(self._handler, "function", self._handler.handle)
+        keys = [claim.key for claim in attempt.claims[:NAMED_MAX]]
+        report_stuck(self._kind, keys, place_of(function), place)
         return place
 
     def _blocked(self, task: "asyncio.Task[Any] | None", for_s: float, place: str) -> None:
@@ -411,10 +360,6 @@ class MailboxWorker(Loop):
             for_s=round(for_s, 1),
             where=place,
         )
-
-    def _function(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(self._handler, "function", self._handler.handle)
-        return function
 
     async def _give_back(self, claims: Sequence[Claim]) -> None:
         try:

@@ -1,5 +1,6 @@
 """Every call gets a pod of its own.
 
-`pods.py` receives the heartbeats of pods, `allocator.py` gives calls their pods, `streams.py` signs the tokens that
-open streams, `routes.py` has the HTTP endpoints. Valkey's scripts decide; the pod itself is the last guard.
+`connector.py` connects answered calls with agents, `allocator.py` gives calls their pods, `pods.py` receives the
+heartbeats of pods, `tokens.py` signs the tokens that open streams. Valkey's scripts propose, Postgres decides, and the
+pod itself is the last guard. The HTTP endpoints are in `api/router_endpoints.py`.
 """

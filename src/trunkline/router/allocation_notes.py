@@ -7,11 +7,11 @@ without a pod, and the pod's next heartbeat decides.
 
 import asyncio
 from collections import deque
-from uuid import UUID
 
 from trunkline.crashpoint import crash_point
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
-from trunkline.model import Slot, new_id
+from trunkline.model import new_id
+from trunkline.routing import Allocation
 from trunkline.store import allocations
 from trunkline.store.allocations import Release
 from trunkline.store.database import Database
@@ -26,13 +26,12 @@ BATCH_DELAY_S = 0.05
 
 
 class Note(Value, frozen=True):
-    """A call that got a slot. If the answer URL named its pod, only the call's row has the number of the slot."""
+    """A call that got a slot. `is_reserved`: its answer URL named the pod, and only its row has the number of the
+    slot."""
 
-    allocation_id: UUID
-    call_sid: str
+    allocation: Allocation
     has_attempt: bool
-    merchant_id: str = ""
-    slot: Slot | None = None
+    is_reserved: bool = False
 
 
 class AllocationNotes(Loop):
@@ -45,11 +44,11 @@ class AllocationNotes(Loop):
         self._notes: deque[Note | Release] = deque()
         self._has_notes = asyncio.Event()
 
-    def begun(self, note: Note) -> None:
-        self._append(note)
+    def begun(self, allocation: Allocation, *, has_attempt: bool, is_reserved: bool = False) -> None:
+        self._append(Note(allocation, has_attempt, is_reserved))
 
-    def over(self, call_sid: str, by_pod: str, turn: int | None) -> None:
-        self._append(Release(call_sid, new_id(), by_pod, turn))
+    def over(self, call: str, by_pod: str, turn: int | None) -> None:
+        self._append(Release(call, new_id(), by_pod, turn))
 
     async def wait(self) -> None:
         await self._has_notes.wait()
@@ -79,15 +78,11 @@ class AllocationNotes(Loop):
             match note:
                 case Release():
                     await allocations.release(conn, [note])
-                case Note(slot=None):
-                    await allocations.begin(conn, note.allocation_id, note.call_sid)
-                case Note(slot=Slot() as slot):
-                    is_free = await allocations.note(
-                        conn, note.allocation_id, note.call_sid, has_attempt=note.has_attempt,
-                        merchant_id=note.merchant_id, slot=slot,
-                    )  # fmt: skip
-                    if not is_free:
-                        log.warning("router.note_without_pod", call_id=note.call_sid, pod=slot.pod)
+                case Note(allocation=begun, is_reserved=True):
+                    await allocations.begin(conn, begun.id, begun.call)
+                case Note(allocation=begun, has_attempt=has_attempt):
+                    if not await allocations.note(conn, begun, has_attempt=has_attempt):
+                        log.warning("router.note_without_pod", call_id=begun.call, pod=begun.pod)
         crash_point("router.after_note")
 
     def _append(self, note: Note | Release) -> None:

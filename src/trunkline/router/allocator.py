@@ -7,29 +7,28 @@ bounded, because a person waits on the phone: 150 ms for Valkey, 600 ms for both
 
 import asyncio
 import time
-from collections.abc import Coroutine
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
 from trunkline.bus import router as bus_router
-from trunkline.bus.keys import RouterKeys
-from trunkline.bus.router import Allocation, BegunCall, CallOver, NoPod, QueuedForPod, Runner, Stale
+from trunkline.bus.router import NO_WAIT, RouterBus
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
 from trunkline.in_time import in_time
 from trunkline.model import Slot, new_id
-from trunkline.router.allocation_notes import AllocationNotes, Note
-from trunkline.router.config import RouterConfig
-from trunkline.router.engine_breaker import EngineBreaker
-from trunkline.router.streams import StreamKeys, stream_url
+from trunkline.router.allocation_notes import AllocationNotes
+from trunkline.router.config import SILENCE_S, RouterConfig
+from trunkline.routing import Allocation, EndedAllocation, Unallocated
 from trunkline.settings.tiers import chain
-from trunkline.store import allocations, resumptions
-from trunkline.store.allocations import Address, AllocationRequest, Release, Unallocated
-from trunkline.store.database import ROW_HELD, UNAVAILABLE, Database, is_of_database
+from trunkline.store import allocations
+from trunkline.store.allocations import Address, AllocationRequest, LostAgent, Release
+from trunkline.store.database import ROW_HELD, UNAVAILABLE, Connection, Database, is_of_database
 from trunkline.store.group_commit import GroupCommit
 from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.callbacks import TURN_MAX
+from trunkline.value import replace
 
 log = get_logger(__name__)
 
@@ -37,83 +36,47 @@ T = TypeVar("T")
 
 VALKEY_S = 0.15
 ENGINES_S = 0.6
+# For writes to Valkey that no caller waits for.
+BACKGROUND_S = 2.0
 # A merchant's tier changes rarely; a call that comes within this after a change may still go to the old one.
 TIER_FRESH_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Allocated:
-    """The call's pod. The carrier connects to `ws_url` and hands over `token` as a parameter of the stream. `turn`: how
-    often the call was given another pod before."""
-
-    pod: str
-    ws_url: str
-    token: str = field(repr=False)
-    source_pool: str
-    allocated_at: datetime
-    was_existing: bool
-    turn: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NoneFree:
-    """No pod is free. `is_known` False: neither engine answered."""
-
-    is_known: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PodWait:
-    """No pod is free yet: retry in `retry_s`. `before` calls wait before this one."""
-
-    before: int
-    retry_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class MustHangUp:
-    """Hang up: the call is over (a duplicate of its answer webhook came late), was superseded by a newer attempt, or is
-    not the one that its attempt has."""
-
-    reason: str = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """The attempt was written off, and now its call is answered: it has to be reattached before it gets a pod."""
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    pod: str
-    source_pool: str
-    was_draining: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NotAllocated:
-    """This call has no pod: it was released already, or never had one."""
+CHAINS_MAX = 10_000
+# An engine's circuit breaker opens after this many timeouts in a row, for this long: otherwise every call would wait
+# out the same timeout.
+TIMEOUTS_MAX = 3
+OPEN_S = 1.0
 
 
 class EngineSilent(Exception):
     """An engine did not answer in time."""
 
 
+class EngineBreaker:
+    """The circuit breaker of Postgres or Valkey."""
+
+    def __init__(self) -> None:
+        self._timeouts = 0
+        self._open_until_s = float("-inf")
+
+    @property
+    def is_open(self) -> bool:
+        """True: send no request now."""
+        return time.monotonic() < self._open_until_s
+
+    def answered(self) -> None:
+        self._timeouts = 0
+
+    def timed_out(self) -> None:
+        self._timeouts += 1
+        if self._timeouts >= TIMEOUTS_MAX:
+            self._open_until_s = time.monotonic() + OPEN_S
+
+
 class Allocator:
     """`database` is a small pool of its own: an answered call does not wait behind a report."""
 
-    def __init__(
-        self,
-        bus: Runner,
-        keys: RouterKeys,
-        stream_keys: StreamKeys,
-        config: RouterConfig,
-        database: Database,
-        notes: AllocationNotes,
-    ):
+    def __init__(self, bus: RouterBus, config: RouterConfig, database: Database, notes: AllocationNotes):
         self._bus = bus
-        self._keys = keys
-        self._stream_keys = stream_keys
         self._config = config
         self._database = database
         self._notes = notes
@@ -124,106 +87,131 @@ class Allocator:
         self._chains: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._telling: set[asyncio.Task[None]] = set()
 
-    async def begin(self, attempt_id: UUID, call_sid: str) -> Allocated | None:
+    async def begin(self, attempt_id: UUID, call: str) -> Allocation | None:
         """Begin a call whose slot was reserved with its dial. None: none is reserved. Raises `EngineSilent`."""
-        kept = await self._ask_postgres(self._begin(attempt_id, call_sid), ENGINES_S)
-        if kept is None:
-            return None
-        self._tell(kept, call_sid)
-        metrics.ROUTER_ALLOCATIONS.labels("kept").inc()
-        return self._allocated(call_sid, kept)
+        kept = await self.ask(partial(allocations.begin, attempt_id=attempt_id, call=call))
+        if kept is not None:
+            self._tell(kept)
+            metrics.ROUTER_ALLOCATIONS.labels("kept").inc()
+        return kept
 
     async def allocate(
         self,
-        call_sid: str,
+        call: str,
         merchant_id: str = "",
         *,
         attempt_id: UUID | None = None,
         may_wait: bool = False,
         turn: int = 0,
-    ) -> Allocated | NoneFree | PodWait | MustHangUp | GivenUp:
+    ) -> Allocation | Unallocated:
         """Idempotent: every request for one call gets the same pod and the same token. `turn`: how often its agent was
         lost, also where no row could be told so."""
         began_s = time.monotonic()
         allocation_id = attempt_id or new_id()
+        wait_max_s = self._config.hold_max_s if may_wait else 0.0
         proposed = None
         # A call that lost its agent gets a pod that sent a heartbeat since, and Postgres picks it: Valkey would propose
         # one dead pod after the other, and the pod that lost the call may have reported to it that the call is over.
         if not turn:
-            proposed = await self._propose(call_sid, merchant_id, allocation_id, may_wait=may_wait)
-        if isinstance(proposed, CallOver):
-            metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
-            return MustHangUp()
+            proposed = await self._propose(call, merchant_id, allocation_id, wait_max_s)
+            if isinstance(proposed, Unallocated) and proposed.why == "ended":
+                metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
+                return proposed
         crash_point("router.after_allocate")
-        slot = _slot(proposed)
         asked = AllocationRequest(
             allocation_id,
-            call_sid,
+            call,
             attempt_id,
             merchant_id,
-            slot,
-            wait_max_s=self._config.hold_max_s if may_wait else 0.0,
-            silence_s=self._config.wait_rule.silence_ms / 1000,
-            tombstone_s=self._config.ended_ttl_s,
+            proposed.slot if isinstance(proposed, Allocation) else None,
+            wait_max_s,
+            SILENCE_S,
+            self._config.ended_ttl_s,
         )
         try:
-            decided: allocations.Allocation | Unallocated | None = None
-            if attempt_id is None and slot is not None:
-                decided = await self._ask_postgres(self._give_new(asked), None)
-            if decided is None:
-                left_s = began_s + ENGINES_S - time.monotonic()
-                decided = await self._ask_postgres(self._decide(asked), left_s)
+            decided = await self._decide(asked, began_s + ENGINES_S)
         except EngineSilent:
-            return await self._without_postgres(
-                call_sid, merchant_id, allocation_id, attempt_id, proposed, may_wait=may_wait, turn=turn
-            )
+            return await self._without_postgres(asked, proposed, turn)
         if isinstance(decided, Unallocated):
-            return await self._refused(decided, proposed)
-        return self._given(call_sid, merchant_id, decided, proposed, turn)
+            return self._refuse(decided, proposed)
+        metrics.ROUTER_ALLOCATIONS.labels("existing" if decided.is_existing else "allocated").inc()
+        if decided.slot != asked.proposal:
+            self._tell(decided)
+        return replace(decided, turn=turn) if turn > decided.turn else decided
 
-    async def release(
-        self, call_sid: str, by_pod: str = "", turn: int | None = None
-    ) -> Released | NotAllocated:
+    async def resume(self, call: str, attempt_id: UUID, turn: int) -> Allocation | Unallocated:
+        """The call's stream of this turn ended while the call may go on: the carrier requests its next instructions.
+
+        released row ─► the agent released the call, or it ended: hang up
+        live row     ─► the agent was lost: the call goes into its next turn, and gets a pod as any other call does
+
+        The pod that lost the call gets it again only after a heartbeat since then: it may be dead, and a person waits.
+        While it still names the call it takes no other. Afterwards it is a pod like every other, and may get the same
+        call again. Idempotent: every request about one stream gets the same pod."""
+        try:
+            resumption = await self.ask(
+                partial(allocations.resume, attempt_id=attempt_id, call=call, turn=turn, turn_max=TURN_MAX)
+            )
+        except EngineSilent as error:
+            log.error("router.resume_unwritten", call_id=call, reason=str(error))
+            resumption = "exhausted" if turn >= TURN_MAX else LostAgent("", "")
+        match resumption:
+            case "over":
+                metrics.ROUTER_RESUMPTIONS.labels("over").inc()
+                return Unallocated("ended")
+            case "exhausted":
+                log.error("router.agents_lost", call_id=call, turn=turn)
+                metrics.ROUTER_RESUMPTIONS.labels("exhausted").inc()
+                return Unallocated("busy")
+            case LostAgent(pod=pod, merchant_id=merchant_id):
+                if pod is not None:
+                    log.warning("router.agent_lost", call_id=call, pod=pod, turn=turn)
+                    metrics.ROUTER_RESUMPTIONS.labels("lost").inc()
+                    # Before Valkey proposes a pod, or it would propose the lost one.
+                    await _within(VALKEY_S, bus_router.free(self._bus, [attempt_id], tombstone_s=0))
+                return await self.allocate(
+                    call, merchant_id, attempt_id=attempt_id, may_wait=True, turn=turn + 1
+                )
+
+    async def release(self, call: str, by_pod: str = "", turn: int | None = None) -> EndedAllocation | None:
         """Idempotent. `by_pod`: the pod, if the pod itself releases the call; `turn`: which of the call's streams it
-        had: an older one ends nothing."""
+        had: an older one ends nothing. None: the call has no pod: it was released already, or never had one."""
         row = None
         try:
-            over = Release(call_sid, new_id(), by_pod, turn)
-            row = await self._ask_postgres(self._releases.ask(over), None)
-            if row is None and turn is not None and await self.ask(self._is_resumed(call_sid, turn)):
-                # No release to Valkey either: its tombstone would keep the call from its next agent.
-                return NotAllocated()
+            row = await self._ask_postgres(self._releases.ask(Release(call, new_id(), by_pod, turn)), None)
+            if row is None and turn is not None:
+                is_resumed = partial(allocations.is_resumed, call=call, turn=turn)
+                if await self.ask(is_resumed):
+                    # No release to Valkey either: its tombstone would keep the call from its next agent.
+                    return None
         except EngineSilent as error:
-            log.warning("router.release_not_written", call_id=call_sid, reason=str(error))
-            self._notes.over(call_sid, by_pod, turn)
+            log.warning("router.release_not_written", call_id=call, reason=str(error))
+            self._notes.over(call, by_pod, turn)
         crash_point("router.after_release")
         try:
-            told = await bus_router.release(
-                self._bus, self._keys, call_sid, by_pod=by_pod, ended_ttl_s=self._config.ended_ttl_s
+            ended = await bus_router.release(
+                self._bus, call, by_pod=by_pod, ended_ttl_s=self._config.ended_ttl_s
             )
         except BusUnavailable as error:
             if row is None:
                 raise
-            log.warning("router.release_not_projected", call_id=call_sid, reason=str(error))
-            told = None
-        if told is not None:
-            return Released(told.pod, told.source_pool, told.was_draining)
-        if row is None or row.pod is None:
-            return NotAllocated()
-        return Released(row.pod, row.source_pool, was_draining=False)
+            log.warning("router.release_not_projected", call_id=call, reason=str(error))
+            ended = None
+        return ended or (row if row is not None and row.pod is not None else None)
 
-    def from_url(self, address: Address, call_sid: str, attempt_id: UUID) -> Allocated:
+    def from_url(self, address: Address, call: str, attempt_id: UUID) -> Allocation:
         """The pod that the answer URL names, while Postgres is silent. The write follows; where the row says otherwise
         by then, the row wins."""
-        self._notes.begun(Note(attempt_id, call_sid, has_attempt=True))
+        # Only the row has the number of the slot.
+        slot = Slot(address.pod, 0, address.incarnation)
+        named = Allocation(attempt_id, call, slot, base_url=address.base_url)
+        self._notes.begun(named, has_attempt=True, is_reserved=True)
         metrics.ROUTER_ALLOCATIONS.labels("url").inc()
-        url = stream_url(address.base_url or self._config.voice_agent_base_url, address.pod, call_sid)
-        token = self._stream_keys.sign(address.pod, call_sid, attempt_id.hex)
-        return Allocated(address.pod, url, token, "", datetime.now(UTC), was_existing=True)
+        return named
 
-    async def ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """Another question about an answered call. Raises `EngineSilent`."""
-        return await self._ask_postgres(question, ENGINES_S)
+    async def ask(self, query: Callable[[Connection], Awaitable[T]]) -> T:
+        """A question to Postgres about an answered call. Raises `EngineSilent`."""
+        return await self._ask_postgres(self._query(query), ENGINES_S)
 
     async def drain(self) -> None:
         """Wait until all background writes to Valkey are done."""
@@ -231,8 +219,8 @@ class Allocator:
             await asyncio.wait(self._telling)
 
     async def _propose(
-        self, call_sid: str, merchant_id: str, allocation_id: UUID, *, may_wait: bool, is_alone: bool = False
-    ) -> Allocation | NoPod | QueuedForPod | CallOver | None:
+        self, call: str, merchant_id: str, allocation_id: UUID, wait_max_s: float, *, is_alone: bool = False
+    ) -> Allocation | Unallocated | None:
         """None: Valkey does not answer, or its projection was lost and is not rebuilt yet."""
         if self._valkey.is_open:
             return None
@@ -240,139 +228,96 @@ class Allocator:
             async with asyncio.timeout(VALKEY_S):
                 proposed = await bus_router.allocate(
                     self._bus,
-                    self._keys,
-                    call_sid,
+                    call,
                     merchant_id=merchant_id,
-                    allocation_id=str(allocation_id),
+                    allocation_id=allocation_id,
                     lease_ttl_s=self._config.lease_ttl_s,
-                    wait=self._config.wait_rule if may_wait else bus_router.WaitRule(),
+                    wait=self._config.wait_rule if wait_max_s else NO_WAIT,
                     is_alone=is_alone,
                 )
         except (BusUnavailable, TimeoutError):
             self._valkey.timed_out()
             return None
         self._valkey.answered()
-        return None if isinstance(proposed, Stale) else proposed
+        if proposed is not None and proposed.is_misconfigured:
+            metrics.ROUTER_UNKNOWN_TIERS.inc()
+            log.warning("router.unknown_tier", merchant_id=merchant_id)
+        return proposed
 
-    async def _decide(self, asked: AllocationRequest) -> allocations.Allocation | Unallocated:
-        async with self._database.connection() as conn:
-            return await allocations.allocate(conn, asked, await self._chain(conn, asked.merchant_id))
+    async def _decide(self, asked: AllocationRequest, until_s: float) -> Allocation | Unallocated:
+        """Postgres decides: a new call that has a proposal in one commit with others, unless its row is locked."""
+        if asked.attempt_id is None and asked.proposal is not None:
+            decided = await self._ask_postgres(self._give_new(asked), None)
+            if decided is not None:
+                return decided
+        query = self._query(partial(self._allocate, asked=asked))
+        return await self._ask_postgres(query, until_s - time.monotonic())
 
-    async def _give_new(self, asked: AllocationRequest) -> allocations.Allocation | None:
-        """In one commit with other new calls. None: the row is locked, take the full way."""
+    async def _give_new(self, asked: AllocationRequest) -> Allocation | None:
         try:
             return await self._new_calls.ask(asked)
         except ROW_HELD:
             return None
 
-    async def _chain(self, conn: Any, merchant_id: str) -> tuple[str, ...]:
+    async def _allocate(self, conn: Connection, asked: AllocationRequest) -> Allocation | Unallocated:
+        return await allocations.allocate(conn, asked, await self._chain(conn, asked.merchant_id))
+
+    async def _chain(self, conn: Connection, merchant_id: str) -> tuple[str, ...]:
         now_s = time.monotonic()
         until_s, known = self._chains.get(merchant_id, (0.0, ()))
         if now_s < until_s:
             return known
         configs = await allocations.merchant_tiers(conn, [merchant_id]) if merchant_id else {}
         found = chain(merchant_id, configs.get(merchant_id, ""))
-        if len(self._chains) > 10_000:
+        if len(self._chains) > CHAINS_MAX:
             self._chains.clear()
         self._chains[merchant_id] = (now_s + TIER_FRESH_S, found)
         return found
 
     async def _without_postgres(
-        self,
-        call_sid: str,
-        merchant_id: str,
-        allocation_id: UUID,
-        attempt_id: UUID | None,
-        proposed: Allocation | NoPod | QueuedForPod | None,
-        *,
-        may_wait: bool,
-        turn: int,
-    ) -> Allocated | NoneFree | PodWait | MustHangUp:
+        self, asked: AllocationRequest, proposed: Allocation | Unallocated | None, turn: int
+    ) -> Allocation | Unallocated:
         """Valkey decides alone, also after a loss, when it has only pods with a heartbeat since; the note follows."""
         if proposed is None:
-            found = await self._propose(
-                call_sid, merchant_id, allocation_id, may_wait=may_wait, is_alone=True
+            proposed = await self._propose(
+                asked.call, asked.merchant_id, asked.id, asked.wait_max_s, is_alone=True
             )
-            if isinstance(found, CallOver):
-                return MustHangUp()
-            proposed = found
         match proposed:
+            case None:
+                return Unallocated("unknown")
             case Allocation():
-                slot = Slot(proposed.pod, proposed.slot, proposed.incarnation, proposed.source_pool)
-                self._notes.begun(Note(allocation_id, call_sid, attempt_id is not None, merchant_id, slot))
+                noted = replace(proposed, id=asked.id)
+                self._notes.begun(noted, has_attempt=asked.attempt_id is not None)
                 metrics.ROUTER_ALLOCATIONS.labels("noted").inc()
-                return self._proposed(call_sid, proposed, turn)
-            case QueuedForPod():
-                return PodWait(proposed.before, self._config.hold_poll_s)
-            case NoPod():
-                return self._none(merchant_id, proposed)
-            case _:
-                return NoneFree(is_known=False)
+                return replace(proposed, turn=turn) if turn else proposed
+            case Unallocated(why="busy"):
+                metrics.ROUTER_ALLOCATIONS.labels("none").inc()
+        return proposed
 
-    async def _refused(
-        self, decided: Unallocated, proposed: Allocation | NoPod | QueuedForPod | None
-    ) -> NoneFree | PodWait | MustHangUp | GivenUp:
+    def _refuse(self, decided: Unallocated, proposed: Allocation | Unallocated | None) -> Unallocated:
         """Postgres gave no pod. This request frees Valkey's proposal; if it is lost, the pool manager does so after
         5 s."""
-        if isinstance(proposed, Allocation) and not proposed.was_existing:
-            self._in_the_background(
-                bus_router.free(self._bus, self._keys, [proposed.allocation_id], tombstone_s=0)
-            )
-        match decided.result:
-            case "waits":
-                metrics.ROUTER_ALLOCATIONS.labels("hold").inc()
-                return PodWait(decided.waiting_before, self._config.hold_poll_s)
-            case "none":
-                return self._none("", proposed)
-            case "given_up":
-                return GivenUp()
-            case reason:
-                metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
-                return MustHangUp(reason)
+        if isinstance(proposed, Allocation) and not proposed.is_existing:
+            self._in_the_background(bus_router.free(self._bus, [proposed.id], tombstone_s=0))
+        if decided.why != "given_up":
+            label = {"busy": "none", "hold": "hold"}.get(decided.why, "ended")
+            metrics.ROUTER_ALLOCATIONS.labels(label).inc()
+        return decided
 
-    def _none(self, merchant_id: str, proposed: object) -> NoneFree:
-        metrics.ROUTER_ALLOCATIONS.labels("none").inc()
-        self._report(merchant_id, isinstance(proposed, NoPod) and proposed.is_misconfigured)
-        return NoneFree()
-
-    def _given(
-        self,
-        call_sid: str,
-        merchant_id: str,
-        decided: allocations.Allocation,
-        proposed: Allocation | NoPod | QueuedForPod | None,
-        turn: int,
-    ) -> Allocated:
-        metrics.ROUTER_ALLOCATIONS.labels("existing" if decided.is_existing else "allocated").inc()
-        is_odd = isinstance(proposed, Allocation | NoPod) and proposed.is_misconfigured
-        self._report(merchant_id, is_odd)
-        if _slot(proposed) != decided.slot:
-            self._tell(decided, call_sid)
-        return self._allocated(call_sid, decided, turn)
-
-    def _tell(self, decided: allocations.Allocation, call_sid: str) -> None:
+    def _tell(self, decided: Allocation) -> None:
         """Write Postgres' choice into Valkey where it had proposed another or none. The pool manager repairs a lost
         write."""
-        slot = decided.slot
-        begun = BegunCall(
-            str(decided.id), call_sid, slot.pod, slot.no, slot.incarnation, decided.merchant_id,
-            slot.source_pool, decided.turn,
-        )  # fmt: skip
         if not self._valkey.is_open:
-            self._in_the_background(bus_router.begin(self._bus, self._keys, begun))
+            self._in_the_background(bus_router.begin(self._bus, decided))
 
     def _in_the_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(_bounded(work), name="tell valkey")
+        task = asyncio.create_task(_within(BACKGROUND_S, work), name="tell valkey")
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
-    async def _begin(self, attempt_id: UUID, call_sid: str) -> allocations.Allocation | None:
+    async def _query(self, query: Callable[[Connection], Awaitable[T]]) -> T:
         async with self._database.connection() as conn:
-            return await allocations.begin(conn, attempt_id, call_sid)
-
-    async def _is_resumed(self, call_sid: str, turn: int) -> bool:
-        async with self._database.connection() as conn:
-            return await resumptions.is_resumed(conn, call_sid, turn)
+            return await query(conn)
 
     async def _ask_postgres(self, question: Coroutine[Any, Any, T], within_s: float | None) -> T:
         """While the server hangs, the driver does not return from a cancelled query, so the caller stops waiting for
@@ -392,45 +337,11 @@ class Allocator:
         self._postgres.answered()
         return answer
 
-    def _allocated(self, call_sid: str, decided: allocations.Allocation, turn: int = 0) -> Allocated:
-        slot, turn = decided.slot, max(decided.turn, turn)
-        return Allocated(
-            pod=slot.pod,
-            ws_url=stream_url(decided.base_url or self._config.voice_agent_base_url, slot.pod, call_sid),
-            token=self._stream_keys.sign(slot.pod, call_sid, decided.id.hex, turn),
-            source_pool=slot.source_pool,
-            allocated_at=datetime.now(UTC),
-            was_existing=decided.is_existing,
-            turn=turn,
-        )
 
-    def _proposed(self, call_sid: str, proposed: Allocation, turn: int) -> Allocated:
-        base_url = proposed.base_url or self._config.voice_agent_base_url
-        return Allocated(
-            pod=proposed.pod,
-            ws_url=stream_url(base_url, proposed.pod, call_sid),
-            token=self._stream_keys.sign(proposed.pod, call_sid, UUID(proposed.allocation_id).hex, turn),
-            source_pool=proposed.source_pool,
-            allocated_at=datetime.fromtimestamp(proposed.allocated_at_s, UTC),
-            was_existing=proposed.was_existing,
-            turn=turn,
-        )
-
-    def _report(self, merchant_id: str, is_misconfigured: bool) -> None:
-        if is_misconfigured:
-            metrics.ROUTER_UNKNOWN_TIERS.inc()
-            log.warning("router.unknown_tier", merchant_id=merchant_id)
-
-
-async def _bounded(work: Coroutine[Any, Any, None]) -> None:
+async def _within(timeout_s: float, work: Coroutine[Any, Any, None]) -> None:
+    """A write to Valkey that may be lost: Postgres decides, and the pool manager corrects Valkey by it."""
     try:
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(timeout_s):
             await work
     except (BusUnavailable, TimeoutError) as error:
         log.info("router.valkey_not_updated", reason=str(error))
-
-
-def _slot(proposed: object) -> Slot | None:
-    if not isinstance(proposed, Allocation):
-        return None
-    return Slot(proposed.pod, proposed.slot, proposed.incarnation, proposed.source_pool)

@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from trunkline.bus.router import WaitRule
 from trunkline.settings import Settings
 from trunkline.settings.tiers import DEFAULT, Tiers, assignment_order
+from trunkline.store.pods import TierTarget
+
+# How long a call on hold waits before it, or its carrier, polls again.
+HOLD_S = 1
+# A call that has not polled for this long has hung up.
+SILENCE_S = HOLD_S + 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    # The base of stream URLs for pods that report none of their own: `{base}/ws/pod/{pod}/{call_sid}`.
-    voice_agent_base_url: str = "wss://localhost:8081"
     tiers: Tiers = field(default_factory=lambda: DEFAULT)
     lease_ttl_s: int = 24 * 3600
     draining_ttl_s: int = 360
@@ -26,9 +30,8 @@ class RouterConfig:
     # A Postgres that started more recently may have lost its latest allocations: then a pod that looks free has to send
     # a heartbeat first.
     postgres_young_s: float = 60
-    # How long a call may wait for a pod, polling every `hold_poll_s`; 0: it is refused at once when all are busy.
+    # How long a call may wait for a pod, polling every `HOLD_S`; 0: it is refused at once when all are busy.
     hold_max_s: float = 10
-    hold_poll_s: int = 1
     # Pods register by heartbeat; otherwise the cluster lists them.
     by_heartbeat: bool = True
 
@@ -36,7 +39,6 @@ class RouterConfig:
     def of(cls, settings: Settings) -> "RouterConfig":
         router = settings.router
         return cls(
-            voice_agent_base_url=router.agent_base_url,
             tiers=router.tiers,
             lease_ttl_s=round(router.lease_ttl_s),
             draining_ttl_s=round(router.draining_ttl_s),
@@ -53,14 +55,19 @@ class RouterConfig:
         return -1 if known is None or known.callers is None else known.callers
 
     @property
+    def targets(self) -> list[TierTarget]:
+        """In the order in which new pods are assigned."""
+        tiers = self.tiers
+        return [TierTarget(n, tiers[n].target, tiers[n].max_concurrent) for n in assignment_order(tiers)]
+
+    @property
     def receiving_gap_max_s(self) -> float:
         """Three missed runs of the expiry: the router was away, so missing heartbeats prove nothing."""
         return 3 * self.expire_interval_s
 
     @property
     def wait_rule(self) -> WaitRule:
-        """A caller that has not polled for one interval and 2 s has hung up."""
-        return WaitRule(round(self.hold_max_s * 1000), (self.hold_poll_s + 2) * 1000)
+        return WaitRule(round(self.hold_max_s * 1000), round(SILENCE_S * 1000))
 
     @property
     def tiers_text(self) -> str:

@@ -7,28 +7,30 @@ until Postgres is back.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
 
 from trunkline.bus import router as bus_router
 from trunkline.bus import router_manager
-from trunkline.bus.keys import RouterKeys
-from trunkline.bus.router import Runner
-from trunkline.bus.router_manager import PAGE, ClusterPod, Term, TermLost
+from trunkline.bus.router import RouterBus
+from trunkline.bus.router_manager import PAGE, Term, TermLost
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S
 from trunkline.loops.leader import Elected, LeaderLoop
-from trunkline.router.balance import Changes, changes
 from trunkline.router.config import RouterConfig
-from trunkline.router.freeze import Freeze
+from trunkline.router.pods import Alarm
+from trunkline.router.pool_rules import Changes, Freeze, changes
 from trunkline.router.pools import Pools
-from trunkline.router.sources import GonePod, PodSource, Sighting
+from trunkline.router.sources import PodSource, Sighting
+from trunkline.routing import ClusterPod, GonePod, LostAllocation
 from trunkline.settings.tiers import assignment_order
 from trunkline.store import pods as store
 from trunkline.store import router as merchants_store
 from trunkline.store.database import UNAVAILABLE, Database
-from trunkline.store.pods import LostAllocation, Sighted, TierTarget, UnnamedCall
+from trunkline.store.pods import UnnamedCall
 from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.carrier import CallView, NoSuchCall
+from trunkline.telephony.carrier_registry import CARRIERS, CarrierConfigError
+from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
 
@@ -45,22 +47,13 @@ NOTES_S = 5.0
 IsOver = Callable[[str], Awaitable[bool | None]]
 
 
-class Alarms(Protocol):
-    """The alarms that the manager raises."""
-
-    async def vanished(self, vanished: int, total: int) -> None: ...
-
-    async def hangs(self, pod: str, calls: Sequence[str]) -> None: ...
-
-
 class PoolManager(LeaderLoop):
     name = "pool_manager"
     backoff_max_s = PROMPT_BACKOFF_MAX_S
 
     def __init__(
         self,
-        bus: Runner,
-        keys: RouterKeys,
+        bus: RouterBus,
         config: RouterConfig,
         source: PodSource,
         leadership: Elected,
@@ -68,19 +61,18 @@ class PoolManager(LeaderLoop):
         database: Database,
         *,
         is_over: IsOver,
-        alarms: Alarms,
+        alarm: Alarm,
         interval_s: float = 1.0,
     ):
         super().__init__(leadership, interval_s)
         self._bus = bus
-        self._keys = keys
         self._config = config
         self._source = source
         self._clock = clock
         self._database = database
-        self._pools = Pools(database, bus, keys, config)
+        self._pools = Pools(database, bus, config)
         self._is_over = is_over
-        self._alarms = alarms
+        self._alarm = alarm
         self._freeze = Freeze()
         self._held_back: dict[str, GonePod | ClusterPod] = {}
         # (pod, call) pairs of foreign calls and of ended calls whose handlers still run, and since when.
@@ -109,11 +101,11 @@ class PoolManager(LeaderLoop):
         return self._follow("another process leads, or none")
 
     async def run_as_leader(self, term: int) -> int:
-        lead = await router_manager.lead(self._bus, self._keys, term)
+        lead = await router_manager.lead(self._bus, term)
         if not lead.is_taken:
             return self._follow("a newer term leads")
         if self._term is None or (self._term.epoch, self._term.number) != (lead.epoch, term):
-            self._term = Term(self._bus, self._keys, lead.epoch, term)
+            self._term = Term(self._bus, lead.epoch, term)
             self._reconcile_at_s = self._recover_at_s = self._look_at_s = 0.0
         try:
             done = await self._manage(self._term, lost_for_s=lead.age_s if lead.must_rebuild else None)
@@ -172,7 +164,7 @@ class PoolManager(LeaderLoop):
         """Correct tiers, merchants and pods by their sources: the config, Postgres and the pod source."""
         await self._publish_tiers(term)
         await self._adopt_merchants(term)
-        census = await router_manager.census(self._bus, self._keys)
+        census = await router_manager.census(self._bus)
         known = [pod for pods in census.values() for pod in pods]
         done = await self._act(term, await self._source.list_all(known))
         await self._balance(term)
@@ -203,32 +195,26 @@ class PoolManager(LeaderLoop):
         lost: dict[str, GonePod | ClusterPod] = {**self._held_back}
         lost |= {gone.name: gone for gone in seen.gone} | {pod.name: pod for pod in seen.unready}
         unexpected = [pod.name for pod in lost.values() if not _was_expected(pod)]
-        verdict = self._freeze.judge(self._clock.monotonic_s(), seen.total, unexpected)
-        metrics.ROUTER_FROZEN.set(verdict.is_frozen)
+        is_frozen = self._freeze.holds_back(self._clock.monotonic_s(), seen.total, unexpected)
+        metrics.ROUTER_FROZEN.set(is_frozen)
         # The source reports silent pods again, but not those that the cluster removed.
         held = {name: lost[name] for name in unexpected if not getattr(lost[name], "heard_ms", "")}
-        self._held_back = held if verdict.is_frozen else {}
-        if verdict.is_frozen:
-            log.error("router.removals_frozen", vanished=verdict.vanished, pods=seen.total)
-            await self._alarms.vanished(verdict.vanished, seen.total)
+        self._held_back = held if is_frozen else {}
+        if is_frozen:
+            log.error("router.removals_frozen", vanished=self._freeze.count, pods=seen.total)
+            await self._alarm("pods_vanished", "", {"vanished": self._freeze.count, "pods": seen.total})
         done = len(seen.present)
         for name, pod_lost in lost.items():
-            if name not in unexpected or not verdict.is_frozen:
+            if name not in unexpected or not is_frozen:
                 done += await self._remove(term, pod_lost)
         return done
 
     async def _write(self, term: Term, pods: Sequence[ClusterPod]) -> None:
         """Write the cluster's pods into Postgres and from there into the pools; only changes."""
-        tiers = self._config.tiers
-        targets = [
-            TierTarget(name, tiers[name].target, tiers[name].max_concurrent)
-            for name in assignment_order(tiers)
-        ]
         for page in (pods[i : i + PAGE] for i in range(0, len(pods), PAGE)):
-            seen = [Sighted(p.name, p.uid, p.is_ready, p.is_deleting, p.ip, p.port, p.version) for p in page]
             self._check_term(term)
             async with self._database.transaction() as tx:
-                changed, lost = await store.see(tx, seen, targets)
+                changed, lost = await store.see(tx, page, self._config.targets)
             crash_point("router.after_sync")
             self._orphaned("", lost)
             await self._pools.put(term, changed)
@@ -252,7 +238,7 @@ class PoolManager(LeaderLoop):
             return int(await term.remove(pod.name, heard_ms=pod.heard_ms, newest=0))
         self._orphaned(pod.name, lost)
         if is_silent and not self._config.by_heartbeat:
-            await bus_router.free(self._bus, self._keys, [str(row.id) for row in lost], tombstone_s=0)
+            await bus_router.free(self._bus, [row.id for row in lost], tombstone_s=0)
             return len(lost)
         await term.remove(pod.name, heard_ms=pod.heard_ms)
         log.warning("router.pod_gone", pod=pod.name, calls=len(lost))
@@ -305,7 +291,7 @@ class PoolManager(LeaderLoop):
         crash_point("router.after_abandon")
         log.warning("router.call_never_came", call_id=call.call, pod=call.pod)
         tombstone_s = self._config.ended_ttl_s if over else 0
-        await bus_router.free(self._bus, self._keys, [str(call.id)], tombstone_s=tombstone_s)
+        await bus_router.free(self._bus, [call.id], tombstone_s=tombstone_s)
 
     async def _end_left(self, term: Term) -> None:
         """End calls of other users of the router whose release was lost."""
@@ -314,8 +300,7 @@ class PoolManager(LeaderLoop):
             left = await store.end_left(conn, UNNAMED_S)
         if left:
             log.warning("router.calls_left", calls=len(left))
-            ids = [str(row_id) for row_id in left]
-            await bus_router.free(self._bus, self._keys, ids, tombstone_s=self._config.ended_ttl_s)
+            await bus_router.free(self._bus, left, tombstone_s=self._config.ended_ttl_s)
 
     async def _alarm_hanging(self, ending: Sequence[tuple[str, str]]) -> None:
         """Pods name foreign calls, or have handlers of ended ones, shortly after each call; where an agent hangs, for
@@ -329,7 +314,7 @@ class PoolManager(LeaderLoop):
                 hanging.setdefault(pod, []).append(call)
         for pod, calls in hanging.items():
             log.error("router.pod_hangs", pod=pod, calls=calls)
-            await self._alarms.hangs(pod, calls)
+            await self._alarm("pod_hangs", pod, {"calls": calls})
 
     def _check_term(self, term: Term) -> None:
         """Before each write into Postgres: a manager that was paused would undo what its successor wrote."""
@@ -368,3 +353,25 @@ class PoolManager(LeaderLoop):
 
 def _was_expected(pod: GonePod | ClusterPod) -> bool:
     return isinstance(pod, GonePod) and pod.was_expected
+
+
+async def is_over(database: Database, carriers: CarrierDirectory, call_sid: str) -> bool | None:
+    """Query the carrier whether a call has ended. None: Postgres has no such call, or its carrier does not answer."""
+    try:
+        async with database.connection() as conn:
+            account = await merchants_store.account_of_call(conn, list(CARRIERS), call_sid)
+    except UNAVAILABLE:
+        return None
+    if account is None:
+        return None
+    try:
+        carrier = carriers.get(*account)
+    except CarrierConfigError:
+        return None
+    match await carrier.look_up(call_sid):
+        case CallView(state=state):
+            return state == "ended"
+        case NoSuchCall():
+            return True
+        case _:
+            return None

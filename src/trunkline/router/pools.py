@@ -4,7 +4,6 @@ Valkey proposes and Postgres decides, so a difference costs a conflict and no ca
 changed meanwhile carries a newer incarnation, or is not proven yet, and is left alone.
 """
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,14 +11,13 @@ from typing import TypeVar
 from uuid import UUID
 
 from trunkline.bus import router_manager
-from trunkline.bus.keys import RouterKeys
-from trunkline.bus.router import Runner
-from trunkline.bus.router_manager import PAGE, LiveRow, Term, TruePod
+from trunkline.bus.router import RouterBus
+from trunkline.bus.router_manager import PAGE, ProjectedPod, Term
 from trunkline.crashpoint import crash_point
 from trunkline.router.config import RouterConfig
+from trunkline.routing import Allocation, Pod
 from trunkline.store import pods as store
 from trunkline.store.database import Database
-from trunkline.store.pods import Pod, SlotAllocation
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -31,10 +29,9 @@ FRESH_S = 3.0
 
 
 class Pools:
-    def __init__(self, database: Database, bus: Runner, keys: RouterKeys, config: RouterConfig):
+    def __init__(self, database: Database, bus: RouterBus, config: RouterConfig):
         self._database = database
         self._bus = bus
-        self._keys = keys
         self._lease_ttl_s = config.lease_ttl_s
         self._ended_ttl_s = config.ended_ttl_s
         self._young_s = config.postgres_young_s
@@ -94,9 +91,7 @@ class Pools:
             log.warning("router.call_reset", call_id=call_sid, pod=pod)
         live = {str(row.id) for row in rows}
         rowless = [text for text in unproven.ids if text not in live and text.replace("-", "") not in live]
-        freed = await term.prove(
-            [_live(row) for row in rows], rowless, [*unproven.reset], lease_ttl_s=self._lease_ttl_s
-        )
+        freed = await term.prove(rows, rowless, [*unproven.reset], lease_ttl_s=self._lease_ttl_s)
         return freed + len(unproven.reset)
 
     async def _names(self) -> list[str]:
@@ -112,12 +107,14 @@ class Pools:
                 rows = await store.live_rows(conn, names)
             if time.monotonic() - read_s < FRESH_S:
                 break
-        by_pod: dict[str, list[SlotAllocation]] = defaultdict(list)
+        by_pod: dict[str, list[Allocation]] = defaultdict(list)
         for row in rows:
             by_pod[row.pod].append(row)
-        put = await term.put(
-            [_true(pod, by_pod[pod.name], is_certain) for pod in pods], lease_ttl_s=self._lease_ttl_s
-        )
+        projected = [
+            ProjectedPod(pod, by_pod[pod.name], _is_certain(pod, by_pod[pod.name], is_certain))
+            for pod in pods
+        ]
+        put = await term.put(projected, lease_ttl_s=self._lease_ttl_s)
         self._fixed += put.fixed
         if put.drains:
             async with self._database.connection() as conn:
@@ -128,7 +125,7 @@ class Pools:
     async def _remove_others(self, term: Term, names: set[str]) -> None:
         """Remove pods that Valkey has and Postgres has not. Pods that registered while Postgres was away have no
         incarnation yet; their next heartbeat registers them."""
-        census = await router_manager.census(self._bus, self._keys)
+        census = await router_manager.census(self._bus)
         others = [pod for pods in census.values() for pod in pods if pod not in names]
         if not others:
             return
@@ -140,62 +137,11 @@ class Pools:
                 metrics.ROUTER_RECOVERED.inc()
 
 
-def _true(pod: Pod, rows: Sequence[SlotAllocation], is_certain: bool | None) -> TruePod:
-    fields = {
-        "boot_id": pod.boot_id,
-        "sequence": str(pod.sequence),
-        "calls": " ".join(pod.named),
-        "hanging": " ".join(pod.hanging),
-        "past_boots": _json(pod.past_boots),
-        "base_url": pod.base_url,
-        "ip": pod.ip,
-        "port": str(pod.port or ""),
-        "version": pod.version,
-        "interval_s": f"{pod.interval_s:g}",
-        "uid": pod.uid,
-    }
-    if pod.sequence == 0:
-        # It has sent no heartbeat: only the cluster has it.
-        del fields["boot_id"], fields["sequence"]
-    return TruePod(
-        name=pod.name,
-        incarnation=str(pod.incarnation),
-        tier=pod.tier,
-        fields=fields,
-        ready=str(int(pod.is_ready)),
-        leaving=str(int(pod.is_leaving)),
-        changing=str(int(pod.is_changing)),
-        reset_calls=" ".join(pod.reset_calls),
-        drain_s=round(pod.drain_left_s),
-        unheard_ms=-1 if pod.sequence == 0 else max(0, round(pod.unheard_s * 1000)),
-        believed=int(_is_believed(pod, rows, is_certain)),
-        rows=[_live(row) for row in rows],
-    )
-
-
-def _is_believed(pod: Pod, rows: Sequence[SlotAllocation], is_certain: bool | None) -> bool:
+def _is_certain(pod: Pod, rows: Sequence[Allocation], is_certain: bool | None) -> bool:
     if is_certain is None:
         # A pod that sends heartbeats becomes free by the next one.
         return pod.sequence == 0
     return is_certain or bool(rows)
-
-
-def _live(row: SlotAllocation) -> LiveRow:
-    return LiveRow(
-        id=str(row.id),
-        sid=row.call or "",
-        pod=row.pod,
-        slot=str(row.slot),
-        incarnation=str(row.incarnation),
-        merchant=row.merchant_id,
-        source=row.source_pool,
-        turn=str(row.turn),
-        at_s=str(row.at_s),
-    )
-
-
-def _json(boots: Sequence[str]) -> str:
-    return json.dumps([*boots])
 
 
 def _uuid(text: str) -> UUID | None:

@@ -3,22 +3,22 @@
 import asyncio
 import re
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
 from trunkline.bus import router as bus_router
-from trunkline.bus.keys import RouterKeys
-from trunkline.bus.router import Runner
+from trunkline.bus.router import RouterBus
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
+from trunkline.in_time import in_time
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.router.config import RouterConfig
-from trunkline.settings.tiers import assignment_order
+from trunkline.routing import PodHeartbeat, PodSuperseded, RegisteredPod
 from trunkline.store import pods as store
 from trunkline.store.database import UNAVAILABLE, Database
-from trunkline.store.pods import PodBeat, Registered, Superseded, TierTarget
+from trunkline.store.pods import TierTarget
 from trunkline.telemetry import get_logger, metrics
 from trunkline.value import replace
 
@@ -50,17 +50,16 @@ class PodRegistry(Loop):
     name = "pod_registry"
     backoff_max_s = PROMPT_BACKOFF_MAX_S
 
-    def __init__(self, database: Database, bus: Runner, keys: RouterKeys, config: RouterConfig):
+    def __init__(self, database: Database, bus: RouterBus, config: RouterConfig):
         super().__init__(INTERVAL_S)
         self._database = database
         self._bus = bus
-        self._keys = keys
         self._config = config
         self._backoff_until_s = 0.0
         self._marked_at_s = float("-inf")
         # Heartbeats since the last write, and the last written one of each pod, with their incarnations.
-        self._pending: dict[str, tuple[PodBeat, int]] = {}
-        self._written: dict[str, tuple[PodBeat, int]] = {}
+        self._pending: dict[str, tuple[PodHeartbeat, int]] = {}
+        self._written: dict[str, tuple[PodHeartbeat, int]] = {}
         self._written_at_s: dict[str, float] = {}
         # Calls that pods named since the last write, in this order, including those released meanwhile.
         self._joined: dict[tuple[str, str], None] = {}
@@ -70,18 +69,20 @@ class PodRegistry(Loop):
         self._flushing: asyncio.Task[None] | None = None
         self._write_lock = asyncio.Lock()
 
-    async def register(self, beat: PodBeat, tiers: Mapping[str, str]) -> Registered | Superseded | None:
+    async def register(
+        self, beat: PodHeartbeat, tiers: Mapping[str, str]
+    ) -> RegisteredPod | PodSuperseded | None:
         """None: the pod is not registered, and heartbeats do not register pods here. Raises one of `UNAVAILABLE` while
         Postgres is away. `tiers` as published in Valkey; none: those of this process."""
         if self.is_backing_off:
             raise TimeoutError("Postgres was silent lately")
         try:
-            answer = await _within(REGISTER_S, self._register(beat, self._targets(tiers)))
+            answer = await in_time(REGISTER_S, self._register(beat, self._targets(tiers)))
         except UNAVAILABLE:
             self._backoff_until_s = time.monotonic() + BACKOFF_S
             raise
         crash_point("router.after_register")
-        if isinstance(answer, Registered):
+        if isinstance(answer, RegisteredPod):
             written = self._written.get(beat.pod)
             if written is None or written[1] != answer.incarnation:
                 # Every call that it names is new.
@@ -93,7 +94,7 @@ class PodRegistry(Loop):
                 log.warning("router.call_orphaned", call_id=lost.call or "", pod=beat.pod)
         return answer
 
-    async def write_ahead(self, beat: PodBeat) -> None:
+    async def write_ahead(self, beat: PodHeartbeat) -> None:
         """Write to Postgres before Valkey marks a pod free or leaving: what Valkey proposes must hold in Postgres. Only
         for pods that this process has seen; waits for Postgres no longer than a registration does."""
         known = self._last(beat.pod)
@@ -104,11 +105,11 @@ class PodRegistry(Loop):
             return
         self.enqueue(beat, known[1])
         try:
-            await _within(REGISTER_S, self._flush(beat.pod) if is_urgent else self._flush_soon())
+            await in_time(REGISTER_S, self._flush(beat.pod) if is_urgent else self._flush_soon())
         except UNAVAILABLE:
             self._backoff_until_s = time.monotonic() + BACKOFF_S
 
-    def enqueue(self, beat: PodBeat, incarnation: int) -> None:
+    def enqueue(self, beat: PodHeartbeat, incarnation: int) -> None:
         """The loop writes it within a second."""
         known = self._last(beat.pod)
         if known is not None and known[1] == incarnation and known[0].sequence >= beat.sequence:
@@ -125,7 +126,7 @@ class PodRegistry(Loop):
                 left = tuple(sid for sid in entry[0].calls if sid != call)
                 beats[pod] = (replace(entry[0], calls=left), entry[1])
 
-    def _last(self, pod: str) -> tuple[PodBeat, int] | None:
+    def _last(self, pod: str) -> tuple[PodHeartbeat, int] | None:
         return self._pending.get(pod) or self._written.get(pod)
 
     def mark_receiving(self) -> None:
@@ -152,7 +153,7 @@ class PodRegistry(Loop):
     async def run_once(self) -> int:
         self._wanted.clear()
         with suppress(BusUnavailable):
-            await bus_router.mark_receiving(self._bus, self._keys, gap_max_s=self._config.receiving_gap_max_s)
+            await bus_router.mark_receiving(self._bus, gap_max_s=self._config.receiving_gap_max_s)
         return await self.write()
 
     async def write(self) -> int:
@@ -207,7 +208,7 @@ class PodRegistry(Loop):
         self._evict(now_s)
         return len(page)
 
-    def _ended(self, page: Mapping[str, tuple[PodBeat, int]], now_s: float) -> list[tuple[str, str]]:
+    def _ended(self, page: Mapping[str, tuple[PodHeartbeat, int]], now_s: float) -> list[tuple[str, str]]:
         """Ended calls that pods report, except those written less than `ENDED_AGAIN_S` ago."""
         pairs = ((pod, call) for pod, (beat, _) in page.items() for call in beat.ended)
         return [pair for pair in pairs if now_s - self._ended_at_s.get(pair, float("-inf")) >= ENDED_AGAIN_S]
@@ -221,7 +222,9 @@ class PodRegistry(Loop):
             for pod in [pod for pod, at_s in self._written_at_s.items() if now_s - at_s >= CACHE_TTL_S]:
                 del self._written[pod], self._written_at_s[pod]
 
-    async def _register(self, beat: PodBeat, tiers: Sequence[TierTarget]) -> Registered | Superseded | None:
+    async def _register(
+        self, beat: PodHeartbeat, tiers: Sequence[TierTarget]
+    ) -> RegisteredPod | PodSuperseded | None:
         async with self._database.transaction() as tx:
             return await store.register(tx, beat, tiers, may_insert=self._config.by_heartbeat)
 
@@ -244,7 +247,7 @@ class PodRegistry(Loop):
         async with self._write_lock:
             await self._write()
 
-    def _dropped(self, page: Mapping[str, tuple[PodBeat, int]]) -> list[tuple[str, str]]:
+    def _dropped(self, page: Mapping[str, tuple[PodHeartbeat, int]]) -> list[tuple[str, str]]:
         """Calls that pods' last written heartbeats named, and the new ones do not."""
         dropped: list[tuple[str, str]] = []
         for pod, (beat, incarnation) in page.items():
@@ -257,25 +260,19 @@ class PodRegistry(Loop):
         if not ended:
             return
         try:
-            await bus_router.free(
-                self._bus, self._keys, [str(row_id) for row_id in ended], tombstone_s=self._config.ended_ttl_s
-            )
+            await bus_router.free(self._bus, ended, tombstone_s=self._config.ended_ttl_s)
         except BusUnavailable as error:
             log.info("router.valkey_not_updated", reason=str(error))
 
     def _targets(self, published: Mapping[str, str]) -> list[TierTarget]:
         if "#order" not in published:
-            tiers = self._config.tiers
-            return [
-                TierTarget(name, tiers[name].target, tiers[name].max_concurrent)
-                for name in assignment_order(tiers)
-            ]
+            return self._config.targets
         matches = {name: _TEXT.fullmatch(text) for name, text in published.items()}
         order = published["#order"].split()
         return [TierTarget(n, int(m[1]), int(m[2])) for n in order if (m := matches.get(n)) is not None]
 
 
-def _frees_or_moves(beat: PodBeat, before: PodBeat) -> bool:
+def _frees_or_moves(beat: PodHeartbeat, before: PodHeartbeat) -> bool:
     """Whether the pod became free, is leaving, or has another address. After a gap in the sequence another router
     process may have received a heartbeat that named a call."""
     is_gap = beat.sequence != before.sequence + 1
@@ -284,18 +281,6 @@ def _frees_or_moves(beat: PodBeat, before: PodBeat) -> bool:
     return (beat.leaving, beat.base_url, beat.ip, beat.port, beat.interval_s, beat.hanging) != (
         before.leaving, before.base_url, before.ip, before.port, before.interval_s, before.hanging,
     )  # fmt: skip
-
-
-async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """In a task of its own: while the server hangs, the driver does not return from a cancelled query, so the caller
-    stops waiting for it."""
-    query = asyncio.create_task(work, name="query postgres")
-    await asyncio.wait({query}, timeout=seconds)
-    if not query.done():
-        query.cancel()
-        query.add_done_callback(_consume_exception)
-        raise TimeoutError(f"Postgres was silent for {seconds} s")
-    return query.result()
 
 
 def _consume_exception(task: "asyncio.Task[Any]") -> None:

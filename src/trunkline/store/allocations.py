@@ -4,6 +4,7 @@ Lock order everywhere: leads, limits, new allocations, attempts, existing alloca
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
@@ -11,6 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from trunkline.model import Slot
+from trunkline.routing import Allocation, EndedAllocation, Unallocated, WhyUnallocated
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection
 from trunkline.store.mailboxes import NewEvent
@@ -20,36 +22,8 @@ from trunkline.value import Value, replace
 _SQL = Area("allocations")
 _PODS_SQL = Area("pods")
 
-Result = Literal["pod", "none", "waits", "ended", "superseded", "given_up", "taken"]
-
-
-class Allocation(Value, frozen=True):
-    """A call and its slot. `base_url` is the pod's own address for streams, '' if it reported none."""
-
-    id: UUID
-    slot: Slot
-    base_url: str
-    turn: int
-    merchant_id: str = ""
-    is_existing: bool = True
-
-
-class Unallocated(Value, frozen=True):
-    """Why a call got no pod. `waiting_before`: how many calls wait before it."""
-
-    result: Result
-    waiting_before: int = 0
-
-
-class ReleasedAllocation(Value, frozen=True):
-    id: UUID
-    pod: str | None
-    source_pool: str
-
-
-class EndedAllocation(Value, frozen=True):
-    id: UUID
-    pod: str | None
+# The words of the function `allocate_call` that differ.
+_WHY: Mapping[str, WhyUnallocated] = {"none": "busy", "waits": "hold"}
 
 
 class Address(Value, frozen=True):
@@ -72,8 +46,7 @@ class Addresses:
     seen: str
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationRequest:
+class AllocationRequest(Value, frozen=True):
     """A call that needs a pod. `id` is that of its row if it has no attempt; `proposal` is Valkey's."""
 
     id: UUID
@@ -94,7 +67,9 @@ async def begin(conn: Connection, attempt_id: UUID, call: str) -> Allocation | N
         row = await conn.fetchrow(_SQL.begin, attempt_id, call)
     except asyncpg.UniqueViolationError:
         return None  # the call has a row of its own
-    return _allocation(row) if row else None
+    if row is None:
+        return None
+    return Allocation(row["id"], call, slot_of(row), row["merchant_id"], row["turn"], row["base_url"])
 
 
 async def allocate(
@@ -118,8 +93,11 @@ async def allocate(
     )
     assert row is not None, "the function always answers"
     if row["result"] != "pod":
-        return Unallocated(row["result"], row["waiting_before"])
-    return _allocation(row, is_existing=row["is_existing"], merchant_id=request.merchant_id)
+        return Unallocated(_WHY.get(row["result"], row["result"]), row["waiting_before"])
+    call, merchant_id = request.call, request.merchant_id
+    return Allocation(
+        row["id"], call, slot_of(row), merchant_id, row["turn"], row["base_url"], row["is_existing"]
+    )
 
 
 async def allocate_new(conn: Connection, requests: Sequence[AllocationRequest]) -> list[Allocation | None]:
@@ -143,7 +121,13 @@ def _new_allocation(request: AllocationRequest, row: Any) -> Allocation | None:
     if row is None or request.proposal is None:
         return None
     slot = replace(request.proposal, source_pool=row["source_pool"])
-    return Allocation(request.id, slot, row["base_url"], 0, request.merchant_id, is_existing=False)
+    return Allocation(
+        request.id, request.call, slot, request.merchant_id, base_url=row["base_url"], is_existing=False
+    )
+
+
+def slot_of(row: Any) -> Slot:
+    return Slot(row["pod"], row["slot"], row["incarnation"], row["source_pool"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +143,7 @@ class Release:
 
 async def release(
     conn: Connection, calls: Sequence[Release], why: str = "released"
-) -> list[ReleasedAllocation | None]:
+) -> list[EndedAllocation | None]:
     """End calls' allocations. None: it has no live one, or not with the pod and the turn that releases."""
     rows = await conn.fetch(
         _SQL.release,
@@ -169,7 +153,7 @@ async def release(
         [call.tombstone_id for call in calls],
         why,
     )
-    ended = {row["no"]: ReleasedAllocation(row["id"], row["pod"], row["source_pool"]) for row in rows}
+    ended = {row["no"]: EndedAllocation(row["id"], row["pod"], row["source_pool"]) for row in rows}
     return [ended.get(no) for no in range(1, len(calls) + 1)]
 
 
@@ -206,19 +190,15 @@ async def drop(tx: Connection, ids: Sequence[UUID]) -> None:
     await tx.execute(_SQL.drop, ids)
 
 
-async def note(
-    conn: Connection, allocation_id: UUID, call: str, *, has_attempt: bool, merchant_id: str, slot: Slot
-) -> bool:
+async def note(conn: Connection, noted: Allocation, *, has_attempt: bool) -> bool:
     """Write an allocation that was made while Postgres was unavailable. False: its slot is another's by now, so it is
     written without a pod, and the pod's next heartbeat decides."""
-    values = (allocation_id, has_attempt, call, merchant_id)
+    values, slot = (noted.id, has_attempt, noted.call, noted.merchant_id), noted.slot
     try:
         await conn.execute(_SQL.note, *values, slot.pod, slot.no, slot.incarnation, slot.source_pool)
     except asyncpg.UniqueViolationError:
-        try:
+        with suppress(asyncpg.UniqueViolationError):  # the call has a row under another id
             await conn.execute(_SQL.note, *values, None, None, None, "")
-        except asyncpg.UniqueViolationError:
-            return False  # the call has a row under another id
         return False
     return True
 
@@ -284,7 +264,38 @@ async def forget(conn: Connection, without_attempt_s: float) -> None:
     await conn.execute(_SQL.forget, without_attempt_s)
 
 
-def _allocation(row: Any, *, is_existing: bool = True, merchant_id: str = "") -> Allocation:
-    slot = Slot(row["pod"], row["slot"], row["incarnation"], row["source_pool"])
-    merchant = row.get("merchant_id") or merchant_id
-    return Allocation(row["id"], slot, row["base_url"], row["turn"], merchant, is_existing)
+class LostAgent(Value, frozen=True):
+    """The call's agent is lost, and it may have another one. `pod`: where the agent was; None if unknown, or if an
+    earlier request has moved the call already."""
+
+    pod: str | None
+    merchant_id: str
+
+
+# over: the agent or the carrier has ended the call. exhausted: it had every agent that it may have.
+Resumption = LostAgent | Literal["over", "exhausted"]
+
+
+async def resume(conn: Connection, attempt_id: UUID, call: str, turn: int, *, turn_max: int) -> Resumption:
+    """The stream of this turn ended, and the carrier requests what follows. Once per stream, however often and from
+    whichever process it is requested."""
+    is_last = turn >= turn_max
+    row = await conn.fetchrow(_SQL.exhaust if is_last else _SQL.resume, attempt_id, call, turn)
+    if row is not None and is_last:
+        return "exhausted"
+    if row is not None:
+        if row["lost_pod"] is not None and row["never_joined"]:
+            await conn.execute(_PODS_SQL.miss, row["lost_pod"])
+        return LostAgent(row["lost_pod"], row["merchant_id"])
+    known = await conn.fetchrow(_SQL.turn, attempt_id)
+    if known is None:
+        row = None if is_last else await conn.fetchrow(_SQL.resume_missing, attempt_id, call, turn)
+        return "over" if row is None else LostAgent(None, row["merchant_id"])
+    if known["is_over"] or known["call"] != call:
+        return "over"
+    return LostAgent(None, known["merchant_id"])
+
+
+async def is_resumed(conn: Connection, call: str, turn: int) -> bool:
+    """Whether another agent has the call by now, or is being searched."""
+    return bool(await conn.fetchval(_SQL.is_resumed, call, turn))

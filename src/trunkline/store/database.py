@@ -8,6 +8,7 @@ because the pooler may hand its Parse and its Bind to two different servers.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
@@ -227,6 +228,17 @@ def is_of_database(error: BaseException) -> bool:
         asyncpg.InterfaceError,
     )
     return isinstance(error, broken) and not isinstance(error, asyncpg.DataError)
+
+
+async def now(conn: Connection) -> datetime:
+    """Postgres's clock at the beginning of the transaction."""
+    moment: datetime = await conn.fetchval(_SQL.now)
+    return moment
+
+
+async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
+    """Let no statement of this transaction wait longer than this for a lock."""
+    await tx.execute(_SQL.patience, str(lock_timeout_ms))
 
 
 async def apart(tx: Connection, work: Awaitable[T]) -> T | Exception:

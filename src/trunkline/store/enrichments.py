@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.rows import affected, pick, pick_or_none
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
@@ -97,5 +97,4 @@ async def expired(conn: Connection, age_s: float, limit: int) -> dict[str, str |
 
 
 async def forget(conn: Connection, item_ids: Sequence[str], age_s: float) -> int:
-    status: str = await conn.execute(_SQL.forget, list(item_ids), age_s)
-    return int(status.rpartition(" ")[2])
+    return affected(await conn.execute(_SQL.forget, list(item_ids), age_s))

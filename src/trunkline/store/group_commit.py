@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import asyncpg
 
+from trunkline.event_loop import OnDemandTask
 from trunkline.in_time import in_time
 from trunkline.store.database import UNAVAILABLE, Connection, Database
 
@@ -33,14 +34,13 @@ class GroupCommit(Generic[Item, Result]):
         self._write = write
         self._timeout_s = timeout_s
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._writer = OnDemandTask(self._write_waiting, "group commit")
 
     async def ask(self, item: Item) -> Result:
         """Raises what the statement raised. An item whose caller stops waiting is written all the same."""
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write_waiting(), name="group commit")
+        self._writer.start()
         return await answer
 
     async def _write_waiting(self) -> None:

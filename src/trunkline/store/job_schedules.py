@@ -12,17 +12,6 @@ _SQL = Area("jobs")
 
 
 @dataclass(frozen=True, slots=True)
-class DueSchedule:
-    name: str
-    job_type: str
-    rule: str
-    timezone: str
-    payload: str
-    next_at: datetime
-    now: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Schedule:
     name: str
     job_type: str
@@ -30,15 +19,7 @@ class Schedule:
     timezone: str
     next_at: datetime
     last_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class NextTick:
-    name: str
-    rule: str
-    timezone: str
-    next_at: datetime
-    last_at: datetime | None
+    # When this was read, by Postgres's clock.
     now: datetime
 
 
@@ -48,20 +29,20 @@ async def register(
     await tx.execute(_SQL.register_schedule, name, job_type, rule, timezone, payload, next_at)
 
 
-async def lock_due(tx: Connection, names: Sequence[str]) -> list[DueSchedule]:
-    return [pick(DueSchedule, row) for row in await tx.fetch(_SQL.lock_due_schedules, names)]
+async def lock_due(tx: Connection, names: Sequence[str]) -> list[Schedule]:
+    return [pick(Schedule, row) for row in await tx.fetch(_SQL.lock_due_schedules, names)]
 
 
 async def advance(tx: Connection, name: str, *, next_at: datetime, last_at: datetime) -> None:
     await tx.execute(_SQL.advance_schedule, name, next_at, last_at)
 
 
-async def list_ticks(conn: Connection, names: Sequence[str]) -> list[NextTick]:
+async def list_ticks(conn: Connection, names: Sequence[str]) -> list[Schedule]:
     """Those that are not due yet."""
-    return [pick(NextTick, row) for row in await conn.fetch(_SQL.list_ticks, names)]
+    return [pick(Schedule, row) for row in await conn.fetch(_SQL.list_ticks, names)]
 
 
-async def pull(tx: Connection, tick: NextTick, *, next_at: datetime) -> None:
+async def pull(tx: Connection, tick: Schedule, *, next_at: datetime) -> None:
     """Move a tick to an earlier time. Waits for no lock."""
     await tx.execute(_SQL.pull_tick, tick.name, tick.next_at, next_at)
 

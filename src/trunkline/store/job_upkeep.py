@@ -7,6 +7,7 @@ from uuid import UUID
 from trunkline.store import jobs
 from trunkline.store.database import Connection
 from trunkline.store.jobs import Key, Lane
+from trunkline.store.rows import affected, pick
 from trunkline.store.sql import Area, query
 
 _FORGET_HISTORY = query("jobs/forget", table="job_history", ended="finished_at")
@@ -15,15 +16,15 @@ _SQL = Area("jobs")
 
 
 async def forget_history(conn: Connection, before: datetime, limit: int) -> int:
-    return _count(await conn.execute(_FORGET_HISTORY, id_at(before), before, limit))
+    return affected(await conn.execute(_FORGET_HISTORY, id_at(before), before, limit))
 
 
 async def forget_dead(conn: Connection, before: datetime, limit: int) -> int:
-    return _count(await conn.execute(_FORGET_DEAD, id_at(before), before, limit))
+    return affected(await conn.execute(_FORGET_DEAD, id_at(before), before, limit))
 
 
 async def forget_progress(conn: Connection) -> int:
-    return _count(await conn.execute(_SQL.forget_progress))
+    return affected(await conn.execute(_SQL.forget_progress))
 
 
 async def lock_keys(tx: Connection, after: Key, limit: int) -> list[Key]:
@@ -38,19 +39,9 @@ async def recount_keys(
     tx: Connection, keys: Sequence[Key], running_max: dict[str, int]
 ) -> tuple[int, list[tuple[Lane, datetime]]]:
     """Correct the counts of locked keys; returns how many were wrong, and the lanes of the unparked jobs."""
-    rows = await tx.fetch(
-        _SQL.recount_keys,
-        [key.job_type for key in keys],
-        [key.key for key in keys],
-        [key.reseller_id for key in keys],
-        [key.merchant_id for key in keys],
-    )
+    rows = await tx.fetch(_SQL.recount_keys, *jobs.key_columns(keys))
     wrong = sum(row["running"] != row["truth"] for row in rows)
-    waiting = [
-        Key(row["job_type"], row["key"], row["reseller_id"], row["merchant_id"])
-        for row in rows
-        if row["has_parked"]
-    ]
+    waiting = [pick(Key, row) for row in rows if row["has_parked"]]
     return wrong, await jobs.unpark(tx, waiting, running_max)
 
 
@@ -77,7 +68,3 @@ def id_at(moment: datetime) -> UUID:
     """The smallest UUIDv7 of a time."""
     epoch_ms = (moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo)) // timedelta(milliseconds=1)
     return UUID(int=max(0, epoch_ms) << 80)
-
-
-def _count(status: str) -> int:
-    return int(status.rpartition(" ")[2])

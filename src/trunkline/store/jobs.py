@@ -15,15 +15,18 @@ import asyncpg
 import msgspec
 
 from trunkline.errors import MigrationError
-from trunkline.store.database import Connection
+from trunkline.store.database import Connection, now
+from trunkline.store.rows import columns
 from trunkline.store.sql import Area
 
 _SQL = Area("jobs")
-_SESSION_SQL = Area("session")
 
-COPY_COLUMNS = (
-    "id", "job_type", "priority", "run_at", "max_attempts", "concurrency_key", "reseller_id", "merchant_id", "payload",
+INSERT_COLUMNS = (
+    "id", "job_type", "priority", "run_at", "max_attempts", "unique_key", "concurrency_key", "reseller_id",
+    "merchant_id", "payload",
 )  # fmt: skip
+# COPY has no ON CONFLICT.
+COPY_COLUMNS = tuple(name for name in INSERT_COLUMNS if name != "unique_key")
 
 # Planner settings of connections with a session of their own. The outbox is often empty when a statement is planned and
 # full when it runs; a cached plan that reads all of it costs a hundred times as much.
@@ -86,6 +89,10 @@ class NewJob(msgspec.Struct, frozen=True):
             return None
         return self.job_type, self.unique_key, self.reseller_id, self.merchant_id
 
+    @property
+    def identity(self) -> object:
+        return self.unique or self.id
+
 
 class Inserted(msgspec.Struct, frozen=True):
     """The pending job: the given one, or its twin with the same unique key."""
@@ -122,11 +129,12 @@ class JobClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
-    """The claimed jobs, and the time up to which the claim has seen everything. Not whole: except for jobs under a
-    concurrency key that another transaction was changing."""
+    """The claimed jobs, the time up to which the claim has seen everything, and whether no more were due. Not whole:
+    except for jobs under a concurrency key that another transaction was changing."""
 
     at: datetime
     claimed: list[JobClaim]
+    was_all: bool
     is_whole: bool = True
 
 
@@ -246,22 +254,26 @@ async def check_tables(connection: Connection) -> None:
         )
 
 
+def in_lock_order(jobs: Iterable[NewJob], size: int) -> list[list[NewJob]]:
+    """Jobs for several statements, at most `size` for each: of those with the same unique key the first, in the order
+    in which a statement locks them. So two callers with the same keys lock them in one order."""
+    first: dict[object, NewJob] = {}
+    for job in jobs:
+        first.setdefault(job.identity, job)
+    ordered = sorted(
+        first.values(),
+        key=lambda j: (j.job_type, j.unique_key or "", j.reseller_id or "", j.merchant_id or "", j.id),
+    )
+    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+
+
 async def insert(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     """Enqueue jobs in the given order; no two of them may have the same unique key. A pending twin is returned instead,
     made as early and as urgent as the new one, and locked until the end of the transaction: it is not claimed before
     that commits. One in another's open transaction is no twin."""
     rows = await tx.fetch(
         _SQL.insert if all(j.unique_key is None for j in jobs) else _SQL.insert_unique,
-        [j.id for j in jobs],
-        [j.job_type for j in jobs],
-        [j.priority for j in jobs],
-        [j.run_at for j in jobs],
-        [j.max_attempts for j in jobs],
-        [j.unique_key for j in jobs],
-        [j.concurrency_key for j in jobs],
-        [j.reseller_id for j in jobs],
-        [j.merchant_id for j in jobs],
-        [j.payload for j in jobs],
+        *columns(jobs, *INSERT_COLUMNS),
     )
     ours = {j.id: j for j in jobs}
     twins = {j.unique: j.id for j in jobs if j.unique is not None}
@@ -285,11 +297,6 @@ async def copy(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     return [Inserted(j.id, j.lane, run_at) for j, run_at in zip(jobs, places, strict=True)]
 
 
-async def now(tx: Connection) -> datetime:
-    moment: datetime = await tx.fetchval(_SQL.now)
-    return moment
-
-
 async def claim(
     conn: Connection,
     lanes: Mapping[Lane, LanePosition],
@@ -299,9 +306,9 @@ async def claim(
     ahead_s: float = 0.0,
 ) -> ClaimResult:
     """Claim jobs without concurrency keys that are due, or will be within `ahead_s`, in the order of the lanes."""
-    rows = await conn.fetch(_SQL.claim, *_columns(lanes), limit, claimant.worker, claimant.lease_s, ahead_s)
+    rows = await conn.fetch(_SQL.claim, *_positions(lanes), limit, claimant.worker, claimant.lease_s, ahead_s)
     claimed = [JobClaim(*columns) for _, *columns in rows if columns[0] is not None]
-    return ClaimResult(rows[0]["looked_at"] + timedelta(seconds=ahead_s), claimed)
+    return ClaimResult(rows[0]["looked_at"] + timedelta(seconds=ahead_s), claimed, len(claimed) < limit)
 
 
 async def keyed_candidates(
@@ -309,7 +316,7 @@ async def keyed_candidates(
 ) -> tuple[datetime, list[JobCandidate]]:
     """Due jobs under concurrency keys other than the busy ones, and the time of the read. A statement of its own: the
     transaction that inserts a key's row must have ended before."""
-    rows = await conn.fetch(_SQL.keyed_candidates, *_columns(lanes), limit, *_keys(busy))
+    rows = await conn.fetch(_SQL.keyed_candidates, *_positions(lanes), limit, *key_columns(busy))
     candidates = [JobCandidate(job_id, Key(*key)) for _, job_id, *key in rows if job_id is not None]
     return rows[0]["looked_at"], candidates
 
@@ -320,11 +327,11 @@ async def claim_keyed(
     """Claim as many as their keys have capacity for; returns also the keys that other transactions have locked: those
     are skipped. `running_max` is how many of a type may run under one key."""
     wanted = sorted({candidate.key for candidate in candidates})
-    locked = [Key(*row) for row in await tx.fetch(_SQL.lock_keys, *_keys(wanted))]
+    locked = [Key(*row) for row in await tx.fetch(_SQL.lock_keys, *key_columns(wanted))]
     rows = await tx.fetch(
         _SQL.claim_keyed,
         [c.id for c in candidates],
-        *_keys(locked),
+        *key_columns(locked),
         [running_max[key.job_type] for key in locked],
         claimant.worker,
         claimant.lease_s,
@@ -337,16 +344,9 @@ async def survey(conn: Connection, job_types: Sequence[str]) -> list[Survey]:
     return [Survey(_lane(r), LanePosition(r["run_at"], r["id"]), r["due_in_s"]) for r in rows]
 
 
-async def next_due(conn: Connection, lanes: Iterable[Lane], after: datetime) -> list[NextDue]:
+async def next_due(conn: Connection, lanes: Collection[Lane], after: datetime) -> list[NextDue]:
     """When each lane has a due job again, after the time up to which a claim has seen everything."""
-    listed = list(lanes)
-    rows = await conn.fetch(
-        _SQL.next_due,
-        [x.job_type for x in listed],
-        [x.priority for x in listed],
-        [x.keyed for x in listed],
-        after,
-    )
+    rows = await conn.fetch(_SQL.next_due, *columns(lanes, "job_type", "priority", "keyed"), after)
     return [NextDue(_lane(r), r["seen_at"], r["due_in_s"]) for r in rows]
 
 
@@ -359,11 +359,6 @@ async def renew(conn: Connection, held: Mapping[UUID, int], claimant: Claimant) 
 async def held(conn: Connection, claims: Mapping[UUID, int], worker: str | None) -> set[UUID]:
     """Those of these claims, by their fences, that are still the worker's."""
     return {row["id"] for row in await conn.fetch(_SQL.held, list(claims), list(claims.values()), worker)}
-
-
-async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
-    """Let no statement of this transaction wait longer than this for a lock."""
-    await tx.execute(_SESSION_SQL.patience, str(lock_timeout_ms))
 
 
 async def lock_held(tx: Connection, job_id: UUID, fence: int, worker: str) -> None:
@@ -389,13 +384,9 @@ async def finish_at_once(conn: Connection, ends: Sequence[End], worker: str) -> 
 async def _finish(statement: str, tx: Connection, ends: Sequence[End], worker: str | None) -> list[EndedJob]:
     rows = await tx.fetch(
         statement,
-        *_guard(ends, worker),
-        [e.outcome for e in ends],
-        [e.result for e in ends],
-        [e.error_code for e in ends],
-        [e.error_message for e in ends],
-        [e.fraction for e in ends],
-        [e.note for e in ends],
+        *columns(ends, "id", "fence"),
+        worker,
+        *columns(ends, "outcome", "result", "error_code", "error_message", "fraction", "note"),
     )
     return [EndedJob(*row) for row in rows]
 
@@ -403,11 +394,9 @@ async def _finish(statement: str, tx: Connection, ends: Sequence[End], worker: s
 async def put_back(tx: Connection, returns: Sequence[ReturnedClaim], worker: str | None) -> list[Returned]:
     rows = await tx.fetch(
         _SQL.put_back,
-        *_guard(returns, worker),
-        [r.delay_s for r in returns],
-        [r.counted for r in returns],
-        [r.error_code for r in returns],
-        [r.error_message for r in returns],
+        *columns(returns, "id", "fence"),
+        worker,
+        *columns(returns, "delay_s", "counted", "error_code", "error_message"),
     )
     return [
         Returned(
@@ -421,9 +410,8 @@ async def put_back(tx: Connection, returns: Sequence[ReturnedClaim], worker: str
 
 
 async def bury(tx: Connection, deaths: Sequence[Death], worker: str | None) -> list[EndedJob]:
-    rows = await tx.fetch(
-        _SQL.bury, *_guard(deaths, worker), [d.error_code for d in deaths], [d.error_message for d in deaths]
-    )
+    messages = columns(deaths, "error_code", "error_message")
+    rows = await tx.fetch(_SQL.bury, *columns(deaths, "id", "fence"), worker, *messages)
     return [EndedJob(*row) for row in rows]
 
 
@@ -434,7 +422,7 @@ async def free_keys(
     counts = Counter(job.key for job in ended if job.key is not None)
     if not counts:
         return []
-    await tx.execute(_SQL.free_keys, *_keys(counts), list(counts.values()))
+    await tx.execute(_SQL.free_keys, *key_columns(counts), list(counts.values()))
     return await unpark(tx, list(counts), running_max)
 
 
@@ -442,7 +430,7 @@ async def unpark(
     tx: Connection, keys: Sequence[Key], running_max: Mapping[str, int]
 ) -> list[tuple[Lane, datetime]]:
     """Unpark what has capacity under these locked keys; returns the lanes and times."""
-    rows = await tx.fetch(_SQL.unpark, *_keys(keys), [running_max.get(key.job_type, 1) for key in keys])
+    rows = await tx.fetch(_SQL.unpark, *key_columns(keys), [running_max.get(key.job_type, 1) for key in keys])
     return [(Lane(r["job_type"], r["priority"], keyed=True), r["run_at"]) for r in rows]
 
 
@@ -459,28 +447,12 @@ async def lock_unknown(tx: Connection, worker: str, known: Iterable[UUID]) -> li
     return [Unknown(*row) for row in await tx.fetch(_SQL.unknown_held, worker, list(known))]
 
 
-def _columns(lanes: Mapping[Lane, LanePosition]) -> tuple[list[Any], ...]:
-    return (
-        [lane.job_type for lane in lanes],
-        [lane.priority for lane in lanes],
-        [position.run_at for position in lanes.values()],
-        [position.id for position in lanes.values()],
-    )
+def _positions(lanes: Mapping[Lane, LanePosition]) -> list[list[Any]]:
+    return [*columns(lanes, "job_type", "priority"), *columns(lanes.values(), "run_at", "id")]
 
 
-def _keys(keys: Collection[Key]) -> tuple[list[str], ...]:
-    return (
-        [key.job_type for key in keys],
-        [key.key for key in keys],
-        [key.reseller_id for key in keys],
-        [key.merchant_id for key in keys],
-    )
-
-
-def _guard(
-    ends: Sequence[End] | Sequence[ReturnedClaim] | Sequence[Death], worker: str | None
-) -> tuple[list[UUID], list[int], str | None]:
-    return [e.id for e in ends], [e.fence for e in ends], worker
+def key_columns(keys: Collection[Key]) -> list[list[str]]:
+    return columns(keys, "job_type", "key", "reseller_id", "merchant_id")
 
 
 def _unique(row: asyncpg.Record) -> tuple[str, str, str | None, str | None]:
@@ -499,10 +471,4 @@ def inserted(row: asyncpg.Record, is_new: bool = True) -> Inserted:
 async def write_progress(conn: Connection, reports: Sequence[tuple[UUID, int, float, str | None]]) -> None:
     """Id, fence, fraction and note of each report of a running job. A report under a fence that is no longer valid is
     dropped."""
-    await conn.execute(
-        _SQL.write_progress,
-        [r[0] for r in reports],
-        [r[1] for r in reports],
-        [r[2] for r in reports],
-        [r[3] for r in reports],
-    )
+    await conn.execute(_SQL.write_progress, *map(list, zip(*reports, strict=True)))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.rows import affected, pick, pick_or_none
 from trunkline.store.sql import Area, query
 
 _SQL = Area("mailbox")
@@ -147,5 +147,4 @@ async def retire_events(
 
 async def retire_mailboxes(conn: Connection, *, idle_for_s: float, limit: int) -> int:
     """Remove mailboxes that are long idle and empty; returns how many."""
-    status: str = await conn.execute(_SQL.retire_mailboxes, idle_for_s, limit)
-    return int(status.removeprefix("DELETE "))
+    return affected(await conn.execute(_SQL.retire_mailboxes, idle_for_s, limit))

@@ -13,11 +13,11 @@ import msgspec
 
 from trunkline.states import MailboxStatus
 from trunkline.store.database import Connection
+from trunkline.store.rows import columns
 from trunkline.store.sql import Area
 from trunkline.value import Value
 
 _SQL = Area("mailbox")
-_SESSION_SQL = Area("session")
 
 _STATUSES = {status.value: status for status in MailboxStatus}
 
@@ -200,20 +200,13 @@ async def claim(
     return claimed
 
 
-async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
-    """Let no statement of this transaction wait longer than this for a lock."""
-    await tx.execute(_SESSION_SQL.patience, str(lock_timeout_ms))
-
-
 async def complete(tx: Connection, handled: Sequence[ClaimedMailbox]) -> dict[str, Completed]:
     """Mark the events and free the mailboxes, last in the handler's transaction. A key that is missing from the result
     lost its lease: its effects must not be committed."""
     rows = await tx.fetch(
         _SQL.complete,
         handled[0].claim.kind,
-        [each.claim.key for each in handled],
-        [each.claim.fence for each in handled],
-        [each.upto for each in handled],
+        *columns(handled, "claim.key", "claim.fence", "upto"),
         str(LOCK_TIMEOUT_MS),
         str(COMMIT_TIMEOUT_MS),
     )
@@ -222,9 +215,7 @@ async def complete(tx: Connection, handled: Sequence[ClaimedMailbox]) -> dict[st
 
 async def park(tx: Connection, kind: str, parked: Sequence[Parked]) -> None:
     """Park unreadable events with the reason."""
-    await tx.execute(
-        _SQL.park, kind, [p.key for p in parked], [p.seq for p in parked], [p.error for p in parked]
-    )
+    await tx.execute(_SQL.park, kind, *columns(parked, "key", "seq", "error"))
 
 
 async def fail(
@@ -246,19 +237,14 @@ async def bury(conn: Connection, claim: Claim) -> str | None:
 
 async def renew(conn: Connection, kind: str, held: Sequence[Claim], *, lease_s: float) -> set[int]:
     """Renew leases; returns the fences of those that were lost."""
-    rows = await conn.fetch(_SQL.renew, kind, [c.key for c in held], [c.fence for c in held], lease_s)
+    rows = await conn.fetch(_SQL.renew, kind, *columns(held, "key", "fence"), lease_s)
     return {row["fence"] for row in rows}
 
 
 async def release(conn: Connection, kind: str, held: Sequence[Claim]) -> list[str]:
     """Give claims back unhandled; returns the keys of those that were not lost."""
-    rows = await conn.fetch(_SQL.release, kind, [c.key for c in held], [c.fence for c in held])
+    rows = await conn.fetch(_SQL.release, kind, *columns(held, "key", "fence"))
     return [row["key"] for row in rows]
-
-
-async def now(conn: Connection) -> datetime:
-    moment: datetime = await conn.fetchval(_SQL.now)
-    return moment
 
 
 async def follow_clock_back(

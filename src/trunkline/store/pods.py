@@ -10,6 +10,15 @@ from uuid import UUID
 
 import asyncpg
 
+from trunkline.routing import (
+    Allocation,
+    ClusterPod,
+    LostAllocation,
+    Pod,
+    PodHeartbeat,
+    PodSuperseded,
+    RegisteredPod,
+)
 from trunkline.store import allocations
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
@@ -22,27 +31,6 @@ _SQL = Area("pods")
 PAST_BOOTS_MAX = 8
 
 
-class PodBeat(Value, frozen=True):
-    """A pod's report on itself."""
-
-    pod: str
-    boot_id: str
-    sequence: int
-    leaving: bool
-    calls: tuple[str, ...]
-    ip: str
-    port: int
-    version: str
-    base_url: str
-    interval_s: float
-    # Calls that it had recently.
-    ended: tuple[str, ...] = ()
-    # Ended calls whose handlers hang: it takes that many calls fewer.
-    hanging: tuple[str, ...] = ()
-    # Those of `calls` that it is about to hand over to other pods.
-    handing_over: tuple[str, ...] = ()
-
-
 class TierTarget(Value, frozen=True):
     """A tier of the published config, in the order in which new pods are assigned."""
 
@@ -51,35 +39,9 @@ class TierTarget(Value, frozen=True):
     calls_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class LostAllocation:
-    """An allocation that lost its pod. `call` is None while its dial was not answered."""
-
-    id: UUID
-    call: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """`is_new`: the pod was unknown. `lost` by its predecessor."""
-
-    incarnation: int
-    tier: str
-    calls_max: int
-    past_boots: Sequence[str]
-    newest_version: str
-    is_new: bool = False
-    lost: Sequence[LostAllocation] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """A later process has replaced this one: it is late, or it is another cluster with the same names."""
-
-
 async def register(
-    tx: Connection, beat: PodBeat, tiers: Sequence[TierTarget], *, may_insert: bool
-) -> Registered | Superseded | None:
+    tx: Connection, beat: PodHeartbeat, tiers: Sequence[TierTarget], *, may_insert: bool
+) -> RegisteredPod | PodSuperseded | None:
     """A heartbeat that Valkey could not assign: of a new pod, of a new process of a known one, or of one that Valkey
     has lost. None: the pod is unknown, and heartbeats alone register none here."""
     known = await tx.fetchrow(_SQL.lock, beat.pod)
@@ -96,7 +58,7 @@ async def register(
         assert known is not None, "it was there when it was to be made"
     is_same = known["boot_id"] == beat.boot_id
     if not is_same and beat.boot_id in known["past_boots"]:
-        return Superseded()
+        return PodSuperseded()
     # A pod that Kubernetes reported has no boot id before its first heartbeat.
     if is_same or (known["boot_id"] == "" and known["uid"] != ""):
         if known["sequence"] >= beat.sequence:
@@ -118,7 +80,7 @@ async def lose_calls(
     return [LostAllocation(row["id"], row["call"]) for row in rows if not row["stays"]]
 
 
-async def write_beats(conn: Connection, beats: Sequence[tuple[PodBeat, int]]) -> None:
+async def write_beats(conn: Connection, beats: Sequence[tuple[PodHeartbeat, int]]) -> None:
     """Heartbeats with the incarnations they are of; each pod at most once."""
     await conn.execute(
         _SQL.write_beats,
@@ -167,56 +129,6 @@ async def drain(conn: Connection, pod: str, ttl_s: float) -> None:
     await conn.execute(_SQL.drain, pod, ttl_s)
 
 
-class Pod(Value, frozen=True):
-    name: str
-    incarnation: int
-    tier: str
-    calls_max: int
-    base_url: str
-    ip: str
-    port: int
-    version: str
-    boot_id: str
-    past_boots: Sequence[str]
-    uid: str
-    sequence: int
-    named: Sequence[str]
-    hanging: Sequence[str]
-    reset_calls: Sequence[str]
-    interval_s: float
-    is_ready: bool
-    is_leaving: bool
-    is_changing: bool
-    unheard_s: float
-    drain_left_s: float
-
-
-class SlotAllocation(Value, frozen=True):
-    """A live allocation on a slot. `call` is None while its dial is not answered."""
-
-    id: UUID
-    call: str | None
-    pod: str
-    slot: int
-    incarnation: int
-    merchant_id: str
-    source_pool: str
-    turn: int
-    at_s: int
-
-
-class Sighted(Value, frozen=True):
-    """A pod as Kubernetes reports it."""
-
-    name: str
-    uid: str
-    is_ready: bool
-    is_deleting: bool
-    ip: str
-    port: int
-    version: str
-
-
 @dataclass(frozen=True, slots=True)
 class UnnamedCall:
     id: UUID
@@ -225,27 +137,31 @@ class UnnamedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class FreedPod:
-    """The allocations that it had, the calls that it still names, and those whose handlers hang."""
+class Reset:
+    """A pod that an operator freed: the calls whose allocations ended, those that it still names, and those whose
+    handlers hang, which only the pod itself can end."""
 
-    rows: Sequence[SlotAllocation]
-    named: Sequence[str]
+    calls: Sequence[str]
+    still_named: Sequence[str]
     hanging: Sequence[str]
+    status: str = "unknown"
 
 
 async def pods(conn: Connection, names: Sequence[str] | None = None) -> list[Pod]:
     return [pick(Pod, row) for row in await conn.fetch(_SQL.all, names if names is None else list(names))]
 
 
-async def live_rows(conn: Connection, names: Sequence[str] | None = None) -> list[SlotAllocation]:
-    return [
-        pick(SlotAllocation, row)
-        for row in await conn.fetch(_SQL.live_rows, names if names is None else list(names))
-    ]
+async def live_rows(conn: Connection, names: Sequence[str] | None = None) -> list[Allocation]:
+    return [_live(row) for row in await conn.fetch(_SQL.live_rows, names if names is None else list(names))]
 
 
-async def rows_by_id(conn: Connection, ids: Sequence[UUID]) -> list[SlotAllocation]:
-    return [pick(SlotAllocation, row) for row in await conn.fetch(_SQL.rows_by_id, list(ids))]
+async def rows_by_id(conn: Connection, ids: Sequence[UUID]) -> list[Allocation]:
+    return [_live(row) for row in await conn.fetch(_SQL.rows_by_id, list(ids))]
+
+
+def _live(row: Any) -> Allocation:
+    slot = allocations.slot_of(row)
+    return Allocation(row["id"], row["call"] or "", slot, row["merchant_id"], row["turn"], at_s=row["at_s"])
 
 
 async def ended_lately(conn: Connection, within_s: float) -> dict[str, int]:
@@ -264,7 +180,7 @@ async def newest_version(conn: Connection) -> str:
 
 
 async def see(
-    tx: Connection, seen: Sequence[Sighted], tiers: Sequence[TierTarget]
+    tx: Connection, seen: Sequence[ClusterPod], tiers: Sequence[TierTarget]
 ) -> tuple[list[str], list[LostAllocation]]:
     """Write what Kubernetes reports; returns the pods with something new, and the allocations that lost theirs. A pod
     that is not ready yet gets no tier: it would take a position that a ready one could fill."""
@@ -282,7 +198,7 @@ async def see(
     return changed, lost
 
 
-async def _see(tx: Connection, pod: Sighted, tiers: Sequence[TierTarget]) -> list[LostAllocation]:
+async def _see(tx: Connection, pod: ClusterPod, tiers: Sequence[TierTarget]) -> list[LostAllocation]:
     known = await tx.fetchrow(_SQL.lock, pod.name)
     values: tuple[Any, ...] = (pod.name, "", 0, pod.is_deleting, [], pod.ip, pod.port, pod.version, "", 30.0)
     await tx.execute(_SQL.note_version, pod.version)
@@ -373,21 +289,21 @@ async def end_rows(conn: Connection, ids: Sequence[UUID], why: str) -> list[UUID
     return [row["id"] for row in await conn.fetch(_SQL.end_rows, list(ids), why)]
 
 
-async def reset(tx: Connection, pod: str) -> FreedPod | None:
+async def reset(tx: Connection, pod: str) -> Reset | None:
     """Free a pod by hand. None: no such pod."""
     left = await tx.fetchrow(_SQL.reset, pod)
     if left is None:
         return None
     rows = await live_rows(tx, [pod])
     await end_rows(tx, [row.id for row in rows], "reset")
-    return FreedPod(rows, left["named"], left["hanging"])
+    return Reset([row.call for row in rows if row.call], left["named"], left["hanging"])
 
 
 async def forget_versions(conn: Connection) -> None:
     await conn.execute(_SQL.versions_gone)
 
 
-def _is_news(pod: Sighted, row: Any) -> bool:
+def _is_news(pod: ClusterPod, row: Any) -> bool:
     is_same_uid = row["uid"] == pod.uid or (row["uid"] == "" and row["past_uid"] == pod.uid)
     if not is_same_uid or row["is_ready"] != pod.is_ready:
         return True
@@ -401,15 +317,15 @@ def _is_news(pod: Sighted, row: Any) -> bool:
 
 async def _registered(
     tx: Connection, version: str, row: Any, *, is_new: bool = False, lost: Sequence[LostAllocation] = ()
-) -> Registered:
+) -> RegisteredPod:
     await tx.execute(_SQL.note_version, version)
     newest = await tx.fetchval(_SQL.newest_version)
-    return Registered(
-        row["incarnation"], row["tier"], row["calls_max"], row["past_boots"], newest or "", is_new, lost
+    return RegisteredPod(
+        row["incarnation"], row["tier"], is_new, row["past_boots"], newest or "", row["calls_max"], lost
     )
 
 
-def _values(beat: PodBeat) -> tuple[Any, ...]:
+def _values(beat: PodHeartbeat) -> tuple[Any, ...]:
     return (
         beat.pod,
         beat.boot_id,

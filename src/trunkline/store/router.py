@@ -1,19 +1,11 @@
 """Merchants' tiers, and the owners of calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick_or_none
 from trunkline.store.sql import Area
 
 _SQL = Area("router")
-
-
-@dataclass(frozen=True, slots=True)
-class RouterAccount:
-    carrier: str
-    account: str
 
 
 async def merchants(conn: Connection) -> dict[str, str]:
@@ -35,6 +27,7 @@ async def remove_merchant(conn: Connection, merchant_id: str) -> bool:
     return bool(await conn.execute(_SQL.remove_merchant, merchant_id) != "DELETE 0")
 
 
-async def account_of_call(conn: Connection, carriers: Sequence[str], call_sid: str) -> RouterAccount | None:
+async def account_of_call(conn: Connection, carriers: Sequence[str], call_sid: str) -> tuple[str, str] | None:
     """The carrier and the account of this call, if it is one of ours."""
-    return pick_or_none(RouterAccount, await conn.fetchrow(_SQL.account_of_call, list(carriers), call_sid))
+    row = await conn.fetchrow(_SQL.account_of_call, list(carriers), call_sid)
+    return (row["carrier"], row["account"]) if row else None

@@ -10,9 +10,9 @@ from trunkline.store.database import Connection, Database
 from trunkline.telemetry import get_logger
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import CallbackKind
-from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError, carrier_for
+from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError
 from trunkline.telephony.credentials import Opened, Unopenable, Vault
-from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.directory import CarrierDirectory, carrier_for
 
 log = get_logger(__name__)
 
@@ -41,11 +41,8 @@ class AccountService:
         return len(known)
 
     def credentials(self, account: StoredAccount) -> Mapping[str, str] | Unopenable:
-        match self.vault.open(account.carrier, account.name, account.credentials):
-            case Opened(credentials=credentials):
-                return credentials
-            case unopenable:
-                return unopenable
+        opened = self.vault.open(account.carrier, account.name, account.credentials)
+        return opened.credentials if isinstance(opened, Opened) else opened
 
     def problem(
         self, carrier: str, name: str, credentials: Mapping[str, str], base_url: str | None
@@ -66,23 +63,22 @@ class AccountService:
         }
 
     async def _opened(self, conn: Connection, row: StoredAccount) -> CarrierAccount | None:
-        match self.vault.open(row.carrier, row.name, row.credentials):
-            case Unopenable(reason=reason):
-                log.error("account.unopenable", carrier=row.carrier, account=row.name, reason=reason)
-                return None
-            case Opened(credentials=credentials, is_stale=is_stale):
-                if is_stale:
-                    sealed = self.vault.seal(row.carrier, row.name, credentials)
-                    await accounts.reseal(conn, row.id, row.credentials, sealed)
-                    log.info("account.resealed", carrier=row.carrier, account=row.name)
-                return CarrierAccount(
-                    credentials,
-                    self.keys,
-                    row.base_url,
-                    self.request_timeout_s,
-                    name=row.name,
-                    starts_per_s=row.starts_per_s,
-                )
+        opened = self.vault.open(row.carrier, row.name, row.credentials)
+        if isinstance(opened, Unopenable):
+            log.error("account.unopenable", carrier=row.carrier, account=row.name, reason=opened.reason)
+            return None
+        if opened.is_stale:
+            sealed = self.vault.seal(row.carrier, row.name, opened.credentials)
+            await accounts.reseal(conn, row.id, row.credentials, sealed)
+            log.info("account.resealed", carrier=row.carrier, account=row.name)
+        return CarrierAccount(
+            opened.credentials,
+            self.keys,
+            row.base_url,
+            self.request_timeout_s,
+            name=row.name,
+            starts_per_s=row.starts_per_s,
+        )
 
 
 INTERVAL_S = 5.0

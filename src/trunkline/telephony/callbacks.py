@@ -19,6 +19,7 @@ from typing import get_args
 from urllib.parse import quote, quote_plus
 from uuid import UUID
 
+from trunkline.sealing import derived_keys
 from trunkline.telephony.carrier import (
     DEFAULT_ACCOUNT,
     CallbackKind,
@@ -35,8 +36,6 @@ __all__ = [
     "fallback_of", "is_fallback", "signed_attempt", "tag_of", "verified_attempt", "verify_callback",
 ]  # fmt: skip
 
-# The secret also encrypts and signs elsewhere: each use has its own derived key.
-_PURPOSE = b"trunkline callback url 1"
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}
 # URLs longer than this are not cached; the platform's own have some 200 characters.
 _CACHED_MAX = 1000
@@ -45,6 +44,7 @@ TURN_MAX = 2
 # Replaces the account's name, which cannot contain it: a tag stored at the carrier verifies no URL.
 _STORED = "\n"
 _FALLBACK = "fallback=1"
+_NAMED = ("sig", "attempt", "account", "turn", "agent", "held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,7 @@ class CallbackKeys:
 
     @classmethod
     def from_secrets(cls, secrets: Sequence[str]) -> "CallbackKeys":
-        if not secrets or not all(secrets):
-            raise ValueError("at least one secret, and none of them empty")
-        return cls(tuple(hmac.digest(secret.encode(), _PURPOSE, "sha256") for secret in secrets))
+        return cls(derived_keys(secrets, b"trunkline callback url 1"))
 
 
 def callback_url(
@@ -107,14 +105,7 @@ def _verify(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
     if len(path) < 4 or path[-3] != "webhooks" or path[-1] not in _KINDS:
         return Forged("not a callback URL")
     kind = _KINDS[path[-1]]
-    named: dict[str, list[str]] = {
-        "sig": [],
-        "attempt": [],
-        "account": [],
-        "turn": [],
-        "agent": [],
-        "held": [],
-    }
+    named: dict[str, list[str]] = {name: [] for name in _NAMED}
     for name, value in read_form(query.encode("utf-8", "replace")) or ():
         if name in named:
             named[name].append(value)

@@ -131,14 +131,15 @@ class NoSuchCall(Value, frozen=True):
     """The carrier answered, and has no such call."""
 
 
-class LookUpUnavailable(Value, frozen=True):
+class Unavailable(Value, frozen=True):
+    """The carrier did not answer the question: it did not reply, or with something that cannot be read. A list that
+    could not be read to its end is unavailable too, because an incomplete one proves nothing. A retry is safe.
+
+    `is_unauthorized`: the carrier answered, and refused these credentials.
+    """
+
     reason: str
-
-
-class ListUnavailable(Value, frozen=True):
-    """The list could not be read to its end. An incomplete list proves nothing, so none is returned."""
-
-    reason: str
+    is_unauthorized: bool = False
 
 
 class HangUpAsked(Value, frozen=True):
@@ -151,25 +152,12 @@ class AlreadyOver(Value, frozen=True):
     """There was nothing left to hang up."""
 
 
-class HangUpUnavailable(Value, frozen=True):
-    """Unknown whether it was hung up. A retry is safe."""
-
-    reason: str
-
-
-class NumbersUnavailable(Value, frozen=True):
-    """`is_unauthorized`: the carrier answered, and refused these credentials."""
-
-    reason: str
-    is_unauthorized: bool = False
-
-
-NumbersResult = list[str] | NumbersUnavailable
-LookUpResult = CallView | NoSuchCall | LookUpUnavailable
-ListResult = list[CallView] | ListUnavailable
-# A page of a list, or why there is no more of it: then the list is not complete, and this is its last page.
+NumbersResult = list[str] | Unavailable
+LookUpResult = CallView | NoSuchCall | Unavailable
+ListResult = list[CallView] | Unavailable
+# A page of a list; or `Unavailable`, the last page of a list that is not complete.
 ListPages = AsyncIterator[ListResult]
-HangUpResult = HangUpAsked | AlreadyOver | NoSuchCall | HangUpUnavailable
+HangUpResult = HangUpAsked | AlreadyOver | NoSuchCall | Unavailable
 
 
 class CallbackTag(Value, frozen=True):
@@ -305,19 +293,16 @@ class Documents(Protocol):
     @property
     def streams(self) -> bool:
         """Whether an answered call is connected to a pod. If not, the carrier runs the agent itself."""
-        ...
 
     @property
     def can_hold(self) -> bool:
         """Whether a call can wait and request a document again. If not, `hold_document` says that no agent is free."""
-        ...
 
     def answer_document(
         self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
     ) -> Document:
         """`then_url`: requested when the stream ended and the call did not. `status_url`: where the carrier reports
         that the stream began, failed or ended. Each if the carrier can do that."""
-        ...
 
     def hold_document(self, wait_s: int, again_url: str) -> Document: ...
 
@@ -327,15 +312,12 @@ class Documents(Protocol):
 
     def reject_document(self) -> Document:
         """Refuse an inbound call, without answering it if the carrier can do that."""
-        ...
 
     def redirect_document(self, to: str) -> Document:
         """Forward the caller to another number."""
-        ...
 
     def fallback_document(self, fallback: AnswerFallback) -> Document:
         """For an answered call that gets no agent. It does not depend on the call, so it can be built in advance."""
-        ...
 
 
 class Carrier(Documents, Protocol):
@@ -349,7 +331,6 @@ class Carrier(Documents, Protocol):
 
     async def place(self, order: CallOrder) -> PlaceResult:
         """Request one call, once. Never retried, never redirected. If it is cancelled meanwhile, it is in doubt."""
-        ...
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult: ...
 
@@ -357,37 +338,29 @@ class Carrier(Documents, Protocol):
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
         """Every call of this pair since then, in every state: queued, live and ended."""
-        ...
 
     def account_calls(self, since: datetime) -> ListPages:
         """Every call of the account since then, in every state and direction, page by page. A call that changes state
         meanwhile may appear twice; the later view is newer."""
-        ...
 
     def live_calls(self, since: datetime) -> ListPages:
         """Every live call of the account, page by page, whenever it began; if the carrier cannot filter by that, all
         calls since then. A call that is missing need not be over: look it up."""
-        ...
 
     def ended_calls(self, since: datetime, until: datetime) -> ListPages:
         """Calls of the account that ended in this time, page by page; if the carrier cannot filter by that, all calls
         since then."""
-        ...
 
     async def own_numbers(self) -> NumbersResult:
         """The numbers of the account that can make calls, as E.164."""
-        ...
 
     def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
         """Verify, then parse. An unverified body is not parsed."""
-        ...
 
     def entry_url(self, url: str) -> str:
         """A callback URL as the operator enters it at the carrier, with the password if the carrier needs one."""
-        ...
 
     def media_authorization(self, url: str) -> str | None:
         """The Authorization header for a recording of the account. None: that host gets no credentials."""
-        ...
 
     async def aclose(self) -> None: ...

@@ -5,13 +5,33 @@ restart: the directory builds a carrier again when its account differs from the 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT, Carrier
-from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError, carrier_for
+from trunkline.telephony.carrier_registry import NEEDS, CarrierAccount, CarrierConfigError
+from trunkline.telephony.exotel import Exotel
+from trunkline.telephony.plivo import Plivo
+from trunkline.telephony.twilio import Twilio
+from trunkline.telephony.vapi import Vapi
 
 AccountName: TypeAlias = tuple[str, str]
+
+_CARRIERS: Mapping[str, Callable[[CarrierAccount], Carrier]] = {
+    "twilio": Twilio,
+    "plivo": Plivo,
+    "exotel": Exotel,
+    "vapi": Vapi,
+}
+
+
+def carrier_for(name: str, account: CarrierAccount) -> Carrier:
+    if name not in _CARRIERS:
+        raise CarrierConfigError(f"unknown carrier {name!r}; there are: {', '.join(sorted(_CARRIERS))}")
+    missing = [needed for needed in NEEDS[name].required if not account.credentials.get(needed)]
+    if missing:
+        raise CarrierConfigError(f"the {name} account lacks: {', '.join(missing)}")
+    return _CARRIERS[name](account)
 
 
 class CarrierDirectory:
@@ -21,8 +41,8 @@ class CarrierDirectory:
         self._environment = dict(accounts)
         self._stored: dict[AccountName, CarrierAccount] = {}
         self._built: dict[AccountName, tuple[CarrierAccount, Carrier]] = {}
-        # Replaced, and perhaps still in use by a request that began before.
-        # With the time on the loop's clock since which the directory does not return it.
+        # Replaced, and perhaps still in use by a request that began before; with the time since which the directory
+        # does not return it.
         self._retired: list[tuple[float, Carrier]] = []
 
     def get(self, carrier: str, account: str = DEFAULT_ACCOUNT) -> Carrier:

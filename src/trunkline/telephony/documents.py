@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from trunkline.telephony.carrier import AnswerFallback, Document, Documents
-from trunkline.telephony.exotel_documents import ExotelDocuments
-from trunkline.telephony.plivo_xml import PlivoDocuments
-from trunkline.telephony.twiml import TwilioDocuments
-from trunkline.telephony.vapi_documents import VapiDocuments
+from trunkline.telephony.exotel import ExotelDocuments
+from trunkline.telephony.plivo import PlivoDocuments
+from trunkline.telephony.twilio import TwilioDocuments
+from trunkline.telephony.vapi import VapiDocuments
 
 _BY_NAME: Mapping[str, Documents] = {
     documents.name: documents

@@ -7,111 +7,124 @@ answer URL, and `CustomField` carries the signed attempt. There is no hang-up re
 import hmac
 from collections.abc import Mapping
 from datetime import datetime
-from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from trunkline.clock import Clock, SystemClock
-from trunkline.telephony.callbacks import (
-    CallbackKeys,
-    basic_password,
-    signed_attempt,
-    tag_of,
-    verified_attempt,
-)
+import msgspec
+
+from trunkline.clock import Clock
+from trunkline.http.carrier_session import CarrierSession, basic
+from trunkline.http.connections import HttpReply
+from trunkline.telephony.callbacks import basic_password, signed_attempt, tag_of
 from trunkline.telephony.carrier import (
-    DEFAULT_ACCOUNT,
     Accepted,
     AlreadyOver,
+    AnswerFallback,
     CallbackTag,
-    CallEvent,
     CallOrder,
     CallView,
+    Document,
     Forged,
     HangUpResult,
-    HangUpUnavailable,
     Limits,
     ListPages,
     ListResult,
-    ListUnavailable,
     LookUpResult,
-    LookUpUnavailable,
     NoSuchCall,
-    NumbersResult,
     PlaceResult,
     Rejected,
-    Throttled,
+    Unavailable,
     Unreadable,
     WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.events import accept_event
-from trunkline.telephony.exotel_documents import ExotelDocuments
-from trunkline.telephony.exotel_webhooks import END_REASONS, Locale, read_event, state_of, with_legs
-from trunkline.telephony.forms import FORM, JSON, Fields, json_object, read_fields, read_query, whole
-from trunkline.telephony.http_exchange import Dialect, HttpReply, classify, why
-from trunkline.telephony.listing import ACCOUNT_PAGES_MAX, whole_list
-from trunkline.telephony.media import is_carriers_own
-from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
-from trunkline.telephony.reply_rules import judge
-from trunkline.telephony.session import CarrierSession, basic
-from trunkline.value import replace
+from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError
+from trunkline.telephony.exotel_webhooks import INDIA, STATUSES, Locale, read_event, with_legs
+from trunkline.telephony.forms import FORM, JSON, Fields, json_object, whole
+from trunkline.telephony.http_carrier import (
+    ACCOUNT_PAGES_MAX,
+    CarrierError,
+    HttpCarrier,
+    ListPage,
+    calls_since,
+    quoted,
+    rows_of,
+    whole_list,
+    with_query,
+)
+from trunkline.telephony.webhook_events import fields_of
 
-BASE_URL = "https://api.exotel.com"
 FLOW_URL = "http://my.exotel.com/{sid}/exoml/start_voice/{app_id}"
 BASIC_USER = "trunkline"
 TIME_LIMIT_MAX_S = 14_400
 LIST_PAGE_SIZE = 100
 LIST_PAGES_MAX = 20
-# Where recordings are that only the account may fetch.
-MEDIA_DOMAINS = ("exotel.com", "exotel.in")
 
 
-class Exotel(ExotelDocuments):
+class ExotelDocuments:
+    """Responses to the Voicebot applet: the URL of a stream, or 503, and then the flow takes its other branch. No other
+    carrier gets a 5xx: Exotel has no document that holds, speaks or hangs up."""
+
+    name = "exotel"
+    streams = True
+    can_hold = False
+
+    def answer_document(
+        self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
+    ) -> Document:
+        """Up to three parameters and 256 characters reach the stream, in the query of its URL. After the stream the
+        account's flow goes on with its next applet, without a request to the platform. Exotel reports no streams."""
+        return _stream(with_query(stream_url, parameters) if parameters else stream_url)
+
+    def hold_document(self, wait_s: int, again_url: str) -> Document:
+        return _unavailable("please hold")
+
+    def busy_document(self, message: str) -> Document:
+        return _unavailable(message)
+
+    def hang_up_document(self) -> Document:
+        return _unavailable("over")
+
+    def reject_document(self) -> Document:
+        return _unavailable("busy")
+
+    def redirect_document(self, to: str) -> Document:
+        return _unavailable("busy")
+
+    def fallback_document(self, fallback: AnswerFallback) -> Document:
+        is_stream = fallback.url.startswith(("wss:", "ws:"))
+        return _stream(fallback.url) if is_stream else _unavailable(fallback.message)
+
+
+class Exotel(ExotelDocuments, HttpCarrier):
     """One Exotel account."""
 
-    # 200 requests a minute; details of a call follow its end by minutes.
-    # Dials and queries share 200 requests a minute.
+    api_url = "https://api.exotel.com"
+    media_domains = ("exotel.com", "exotel.in")
+    # Dials and queries share 200 requests a minute; details of a call follow its end by minutes.
     limits = Limits(
         starts_per_s=200 / 60, queues_excess=False, list_lag_s=300.0, can_hang_up=False, looks_per_min=20
     )
-    terminal_statuses = frozenset(END_REASONS)
+    terminal_statuses = frozenset(STATUSES.ended)
 
     def __init__(
-        self,
-        sid: str,
-        api_key: str,
-        api_token: str,
-        callback_keys: CallbackKeys,
-        *,
-        app_id: str = "",
-        base_url: str = BASE_URL,
-        account: str = DEFAULT_ACCOUNT,
-        # False only for a flow that cannot send user name and password with its URLs.
-        asks_password: bool = True,
-        locale: Locale | None = None,
-        clock: Clock | None = None,
-        session: CarrierSession | None = None,
+        self, account: CarrierAccount, *, clock: Clock | None = None, session: CarrierSession | None = None
     ) -> None:
-        self._sid = sid
-        self._app_id = app_id
-        self._callback_keys = callback_keys
-        self._base_url = base_url.rstrip("/")
-        self._calls_url = f"{self._base_url}/v1/Accounts/{sid}/Calls"
-        self._passwords = [basic_password(self.name, account, key) for key in callback_keys.keys]
-        self._asks_password = asks_password
-        self._locale = locale or Locale()
-        self._clock = clock or SystemClock()
-        self._authorization = basic(api_key, api_token)
-        self._session = session or CarrierSession(self._authorization)
+        given = account.credentials
+        super().__init__(account, basic(given["api_key"], given["api_token"]), clock, session)
+        self._sid, self._app_id = given["sid"], given.get("app_id", "")
+        self._calls_url = f"{self._base_url}/v1/Accounts/{self._sid}/Calls"
+        self._passwords = [basic_password(self.name, account.name, key) for key in account.callback_keys.keys]
+        self._asks_password = given.get("webhook_password") != "off"
+        self._locale = Locale(_zone(given.get("time_zone", "")), given.get("country_code") or "91")
 
     async def place(self, order: CallOrder) -> PlaceResult:
         if not self._app_id:
             return Rejected(
                 "refused", "no_app_id", retryable=True, blames="account", why="the account names no app_id"
             )
-        exchange = await self._session.post(
-            f"{self._calls_url}/connect.json", FORM, self._create_form(order), order.send_by_boottime_s
-        )
-        return classify(exchange, DIALECT)
+        url, form = f"{self._calls_url}/connect.json", self._create_form(order)
+        return self.classify(await self._session.post(url, FORM, form, order.send_by_boottime_s))
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
         match await self.look_up(call_id):
@@ -120,97 +133,53 @@ class Exotel(ExotelDocuments):
             case NoSuchCall() as missing:
                 return missing
             case _:
-                return HangUpUnavailable("Exotel has no such request: the call ends with its stream")
+                return Unavailable("Exotel has no such request: the call ends with its stream")
 
     async def look_up(self, call_id: str) -> LookUpResult:
-        exchange = await self._session.get(f"{self._calls_url}/{quote(call_id, safe='')}.json")
-        match exchange:
-            case HttpReply(status=200):
-                return self._view(json_object(exchange.body).get("Call")) or LookUpUnavailable("not a call")
-            case HttpReply(status=404) if _error(exchange) is not None:
-                return NoSuchCall()
-            case _:
-                return LookUpUnavailable(why(exchange))
+        found = await self._fetch(f"{self._calls_url}/{quoted(call_id)}.json")
+        if not isinstance(found, dict):
+            return found
+        return self._view(found.get("Call")) or Unavailable("not a call")
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
         """One view has every state. It can filter by the person's number and by the ExoPhone."""
-        return await whole_list(self._pages({"From": to, "PhoneNumber": from_}, since, LIST_PAGES_MAX))
+        return await whole_list(self._listed({"From": to, "PhoneNumber": from_}, since, LIST_PAGES_MAX))
 
     def account_calls(self, since: datetime) -> ListPages:
-        return self._pages({}, since, ACCOUNT_PAGES_MAX)
+        return self._listed({}, since, ACCOUNT_PAGES_MAX)
 
-    async def _pages(self, wanted: Mapping[str, str], since: datetime, pages_max: int) -> ListPages:
-        query = {
-            **wanted,
-            "DateCreated": f"gte:{self._locale.local(since)}",
-            "PageSize": str(LIST_PAGE_SIZE),
-        }
-        exchange = await self._session.get(f"{self._calls_url}.json", query)
-        for _ in range(pages_max):
-            page = (
-                json_object(exchange.body)
-                if isinstance(exchange, HttpReply) and exchange.status == 200
-                else {}
-            )
-            rows, metadata = page.get("Calls"), page.get("Metadata")
-            if not isinstance(rows, list) or not isinstance(metadata, dict):
-                yield ListUnavailable(why(exchange))
-                return
-            views = [self._view(row) for row in rows]
-            if None in views:
-                yield ListUnavailable("a call that cannot be read")
-                return
-            yield [view for view in views if view and _is_since(view, since)]
-            following = metadata.get("NextPageUri")
-            if not following:
-                return
-            exchange = await self._session.get(f"{self._base_url}/{str(following).lstrip('/')}")
-        yield ListUnavailable(f"more than {pages_max} pages")
-
-    def live_calls(self, since: datetime) -> ListPages:
-        return self.account_calls(since)
-
-    def ended_calls(self, since: datetime, until: datetime) -> ListPages:
-        return self.account_calls(since)
-
-    async def own_numbers(self) -> NumbersResult:
-        """The URL of the next page is at another host of Exotel's: only its query is used."""
-        url = f"{self._base_url}/v2_beta/Accounts/{self._sid}/IncomingPhoneNumbers"
-        return await read_all(
-            lambda following: self._session.get(f"{url}?{following}" if following else url), self._numbers
+    def _listed(self, wanted: dict[str, str], since: datetime, pages_max: int) -> ListPages:
+        view = {"DateCreated": f"gte:{self._locale.local(since)}", "PageSize": str(LIST_PAGE_SIZE)}
+        first = with_query(f"{self._calls_url}.json", wanted | view)
+        return calls_since(
+            self._pages(first, self._read_calls, pages_max), since, lambda call: call.created_at
         )
 
-    def _numbers(self, body: bytes) -> NumbersPage | None:
+    def _read_calls(self, body: bytes) -> ListPage[CallView] | None:
+        page = json_object(body)
+        rows, metadata = page.get("Calls"), page.get("Metadata")
+        if not isinstance(rows, list) or not isinstance(metadata, dict):
+            return None
+        return ListPage([self._view(row) for row in rows], self._next_url(metadata.get("NextPageUri")))
+
+    def _numbers_url(self) -> str:
+        return f"{self._base_url}/v2_beta/Accounts/{self._sid}/IncomingPhoneNumbers"
+
+    def _read_numbers(self, body: bytes) -> ListPage[str] | None:
+        """The URL of the next page is at another host of Exotel's: only its query is used."""
         page = json_object(body)
         rows = rows_of(page, "incoming_phone_numbers")
         if rows is None:
             return None
-        following = text_or_none(page.get("next_page_uri"))
-        numbers = [self._locale.e164(str(row.get("phone_number"))) for row in rows]
-        return NumbersPage(numbers, urlsplit(following).query if following else None)
-
-    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
-        tag = tag_of(request, self._callback_keys, self.name)
-        if isinstance(tag, Forged):
-            return tag
-        if not self._is_password_right(request):
-            return Forged("password missing or wrong", status=401)
-        fields = _fields(request)
-        if fields is None:
-            return Unreadable("not a form")
-        return self._read(with_legs(fields, request.body), tag)
+        following = page.get("next_page_uri")
+        next_url = f"{self._numbers_url()}?{urlsplit(str(following)).query}" if following else ""
+        return ListPage([self._locale.e164(str(row.get("phone_number"))) for row in rows], next_url)
 
     def entry_url(self, url: str) -> str:
         if not self._asks_password:
             return url
         parts = urlsplit(url)
         return urlunsplit(parts._replace(netloc=f"{BASIC_USER}:{self._passwords[0]}@{parts.netloc}"))
-
-    def media_authorization(self, url: str) -> str | None:
-        return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
-
-    async def aclose(self) -> None:
-        await self._session.aclose()
 
     def _create_form(self, order: CallOrder) -> bytes:
         form = [
@@ -230,6 +199,19 @@ class Exotel(ExotelDocuments):
             form.append(("Record", "true"))
         return urlencode(form).encode()
 
+    def _verified(self, request: WebhookRequest) -> Fields | Forged | Unreadable:
+        """The URL's secret first: whoever does not know it is not challenged for a password."""
+        tag = tag_of(request, self._callback_keys, self.name)
+        if isinstance(tag, Forged):
+            return tag
+        if not self._is_password_right(request):
+            return Forged("password missing or wrong", status=401)
+        fields = fields_of(request)
+        return Unreadable("not a form") if fields is None else fields
+
+    def _event(self, fields: Fields, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
+        return read_event(with_legs(fields, request.body), tag, self._callback_keys, self._locale)
+
     def _is_password_right(self, request: WebhookRequest) -> bool:
         if not self._asks_password:
             return True
@@ -239,20 +221,11 @@ class Exotel(ExotelDocuments):
         ]
         return any(matches)
 
-    def _read(self, fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
-        kept = fields.get("CustomField", "")
-        known = verified_attempt(kept, self.name, self._callback_keys)
-        attempt_id = tag.attempt_id or (known.attempt_id if known else None)
-        event = read_event(fields, tag, attempt_id, self._locale)
-        if isinstance(event, CallEvent) and known and known.agent and known.attempt_id == attempt_id:
-            event = replace(event, agent=known.agent)
-        return accept_event(event, tag, self._clock.now())
-
     def _view(self, call: object) -> CallView | None:
         if not isinstance(call, dict) or not isinstance(call.get("Sid"), str):
             return None
         status = str(call.get("Status", ""))
-        state = state_of(status)
+        state = STATUSES.state(status)
         if state is None:
             return None
         is_answered = status == "completed"
@@ -262,7 +235,7 @@ class Exotel(ExotelDocuments):
             from_=self._locale.e164(str(call.get("PhoneNumberSid") or "")),
             status=status,
             state=state,
-            reason=END_REASONS.get(status),
+            reason=STATUSES.ended.get(status),
             created_at=self._locale.moment(call.get("DateCreated")),
             started_at=self._locale.moment(call.get("StartTime")),
             ended_at=self._locale.moment(call.get("EndTime")),
@@ -270,31 +243,31 @@ class Exotel(ExotelDocuments):
             direction="inbound" if str(call.get("Direction")).startswith("in") else "outbound",
         )
 
+    @staticmethod
+    def accepted(reply: HttpReply) -> Accepted | None:
+        call = json_object(reply.body).get("Call")
+        sid = call.get("Sid") if isinstance(call, dict) else None
+        return Accepted(sid) if isinstance(sid, str) and sid else None
 
-def _fields(request: WebhookRequest) -> Fields | None:
-    if request.method != "POST":
-        return read_query(request.url)
-    return read_fields(request.headers.get("content-type", ""), request.body)
-
-
-def _accepted(reply: HttpReply) -> Accepted | None:
-    call = json_object(reply.body).get("Call")
-    sid = call.get("Sid") if isinstance(call, dict) else None
-    return Accepted(sid) if isinstance(sid, str) and sid else None
-
-
-def _refused(reply: HttpReply) -> Rejected | Throttled | None:
-    error = _error(reply)
-    return None if error is None else judge("exotel", reply.status, str(reply.status), error)
+    @staticmethod
+    def error(reply: HttpReply) -> CarrierError | None:
+        error = json_object(reply.body).get("RestException")
+        if not isinstance(error, dict) or "Status" not in error:
+            return None
+        return CarrierError(str(reply.status), str(error.get("Message", "")))
 
 
-DIALECT = Dialect(accepted=_accepted, refused=_refused)
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name) if name else INDIA
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise CarrierConfigError(f"there is no time zone {name!r}") from error
 
 
-def _error(reply: HttpReply) -> str | None:
-    error = json_object(reply.body).get("RestException")
-    return str(error.get("Message", "")) if isinstance(error, dict) and "Status" in error else None
+def _stream(url: str) -> Document:
+    return Document(JSON, msgspec.json.encode({"url": url}).decode())
 
 
-def _is_since(call: CallView, since: datetime) -> bool:
-    return call.created_at is None or call.created_at >= since.replace(microsecond=0)
+def _unavailable(message: str) -> Document:
+    """The applet takes the flow's other branch on anything but a 200."""
+    return Document(JSON, msgspec.json.encode({"error": message}).decode(), status=503)

@@ -7,30 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from trunkline.moments import read_moment
-from trunkline.telephony.carrier import (
-    CallbackTag,
-    CallEvent,
-    CallState,
-    EndReason,
-    EventKind,
-    Unreadable,
-    WebhookResult,
-)
+from trunkline.telephony.callbacks import CallbackKeys, verified_attempt
+from trunkline.telephony.carrier import CallbackTag, CallEvent, EventKind, Unreadable, WebhookResult
 from trunkline.telephony.forms import Fields, json_object, whole
+from trunkline.telephony.webhook_events import Statuses
 
-END_REASONS: Mapping[str, EndReason] = {
-    "completed": "completed",
-    "busy": "busy",
-    "no-answer": "no_answer",
-    "failed": "failed",
-    "canceled": "canceled",
-}
 # `in-progress` is the status from the request on: it proves that a call is live, not that it was answered.
-_STATES: Mapping[str, CallState] = {"queued": "queued", "ringing": "ringing", "in-progress": "ringing"}
+STATUSES = Statuses(
+    live={"queued": "queued", "ringing": "ringing", "in-progress": "ringing"},
+    ended={
+        "completed": "completed",
+        "busy": "busy",
+        "no-answer": "no_answer",
+        "failed": "failed",
+        "canceled": "canceled",
+    },
+)
 _EVENTS: Mapping[str, EventKind] = {"ringing": "ringing", "answered": "answered", "terminal": "ended"}
 
 # An allow-list: no phone number is in it.
@@ -68,19 +63,18 @@ class Locale:
         return f"+{digits}"
 
 
-def state_of(status: str) -> CallState | None:
-    return "ended" if status in END_REASONS else _STATES.get(status)
-
-
 def read_event(
-    fields: Mapping[str, str], tag: CallbackTag, attempt_id: UUID | None, locale: Locale
+    fields: Mapping[str, str], tag: CallbackTag, keys: CallbackKeys, locale: Locale
 ) -> WebhookResult:
+    """`CustomField` is the signed attempt, for URLs that do not name one."""
     call_id = fields.get("CallSid", "")
     if not call_id:
         return Unreadable("no CallSid")
     kind = _kind(fields, tag)
     if kind is None:
         return Unreadable("call status unknown")
+    stored = verified_attempt(fields.get("CustomField", ""), "exotel", keys)
+    attempt_id = tag.attempt_id or (stored.attempt_id if stored else None)
     status = fields.get("Status", "")
     is_inbound = fields.get("Direction", "").startswith("in") or tag.kind == "inbound"
     person = locale.e164(fields.get("CallFrom") or fields.get("From", ""))
@@ -91,8 +85,9 @@ def read_event(
         callback=tag.kind,
         dedupe_key=f"{call_id}:{tag.kind}:{kind}:{fields.get('EventType', '')}:{status}",
         attempt_id=attempt_id,
+        agent=stored.agent if stored and stored.attempt_id == attempt_id else None,
         carrier_status=status,
-        reason=END_REASONS.get(status) if kind == "ended" else None,
+        reason=STATUSES.ended.get(status) if kind == "ended" else None,
         duration_s=whole(fields.get("ConversationDuration")),
         answered_by=fields.get("AnsweredBy"),
         direction="inbound" if is_inbound else "outbound",
@@ -129,4 +124,4 @@ def _kind(fields: Mapping[str, str], tag: CallbackTag) -> EventKind | None:
     named = _EVENTS.get(fields.get("EventType", ""))
     if named and named != "ended":
         return named
-    return "ended" if fields.get("Status", "") in END_REASONS else None
+    return "ended" if fields.get("Status", "") in STATUSES.ended else None

@@ -1,6 +1,8 @@
-"""Parses bodies of webhooks into fields: forms, multipart forms and flat JSON. Pure and bounded."""
+"""Parses bodies into fields (forms, multipart forms and flat JSON), and the counts and costs in them. Pure and
+bounded."""
 
 from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 from email.errors import MessageError
 from email.parser import BytesParser
 from email.policy import HTTP
@@ -9,10 +11,15 @@ from urllib.parse import parse_qsl, quote_plus, unquote_to_bytes, urlsplit
 
 import msgspec
 
+from trunkline.telephony.carrier import CarrierCost
+
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 
 FIELDS_MAX = 200
+# No call costs a million.
+UNITS_MAX = 1_000_000
+MICROS = 1_000_000
 
 Fields = Sequence[tuple[str, str]]
 
@@ -84,6 +91,22 @@ def whole(value: object) -> int | None:
             return int(value)
         case _:
             return None
+
+
+def cost_of(amount: object, currency: object = "USD") -> CarrierCost | None:
+    """From a number, or a text with one. Some carriers write charges with a minus."""
+    if isinstance(amount, bool) or not isinstance(amount, str | int | float):
+        return None
+    try:
+        units = abs(Decimal(str(amount)))
+    except InvalidOperation:
+        return None
+    is_currency = (
+        isinstance(currency, str) and len(currency) == 3 and currency.isalpha() and currency.isascii()
+    )
+    if not units.is_finite() or units >= UNITS_MAX or not is_currency:
+        return None
+    return CarrierCost(round(units * MICROS), str(currency).upper())
 
 
 def _quoted(text: str) -> str:

@@ -1,94 +1,118 @@
 """Plivo: places, follows and ends calls over its REST API, verifies webhooks, answers with Plivo XML."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeGuard
-from urllib.parse import parse_qsl, quote, urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from trunkline.clock import Clock, SystemClock
-from trunkline.telephony.callbacks import CallbackKeys, tag_of
+from trunkline.clock import Clock
+from trunkline.http.carrier_session import CarrierSession, basic
+from trunkline.http.connections import HttpReply
+from trunkline.moments import read_moment
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
+    CallbackTag,
     CallOrder,
     CallView,
+    Direction,
+    Document,
+    EndReason,
     Forged,
     HangUpAsked,
     HangUpResult,
-    HangUpUnavailable,
     Limits,
     ListPages,
     ListResult,
-    ListUnavailable,
     LookUpResult,
-    LookUpUnavailable,
     NoSuchCall,
-    NumbersResult,
     PlaceResult,
-    Rejected,
-    Throttled,
+    Unavailable,
     WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.events import accept_event
-from trunkline.telephony.forms import JSON, json_object
-from trunkline.telephony.http_exchange import Dialect, Exchange, HttpReply, classify, why
-from trunkline.telephony.listing import ACCOUNT_PAGES_MAX, whole_list
-from trunkline.telephony.media import is_carriers_own
-from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
-from trunkline.telephony.plivo_records import ended_view, live_view
-from trunkline.telephony.plivo_signature import verified_fields
-from trunkline.telephony.plivo_webhooks import END_REASONS, e164, read_event
-from trunkline.telephony.plivo_xml import PlivoDocuments
-from trunkline.telephony.reply_rules import judge
-from trunkline.telephony.retry_orders import ASK_AGAIN, SEND_AGAIN
-from trunkline.telephony.session import CarrierSession, basic
+from trunkline.telephony.carrier_registry import CarrierAccount
+from trunkline.telephony.forms import JSON, Fields, cost_of, json_object, whole
+from trunkline.telephony.http_carrier import (
+    ACCOUNT_PAGES_MAX,
+    CarrierError,
+    HttpCarrier,
+    ListPage,
+    calls_since,
+    chained,
+    ok_body,
+    quoted,
+    rows_of,
+    unavailable,
+    whole_list,
+    with_query,
+)
+from trunkline.telephony.plivo_webhooks import STATUSES, e164, read_event, verified_fields
+from trunkline.telephony.reply_rules import our_fault
+from trunkline.telephony.xml_documents import ASK_AGAIN, SEND_AGAIN, XmlDocuments, redirect, verb
 
-BASE_URL = "https://api.plivo.com"
+# The audio format in both directions: the same as at Twilio, so agents need one format.
+AUDIO = "audio/x-mulaw;rate=8000"
 # The largest page size of Plivo's lists.
 LIST_PAGE_SIZE = 20
 LIST_PAGES_MAX = 50
 # Queued calls are listed by id alone, and each takes a query. More than these take too long.
 QUEUED_MAX = 200
 TIME_LIMIT_MAX_S = 86_400
-# Where recordings are that only the account may fetch.
-MEDIA_DOMAINS = ("plivo.com",)
 
 
-class Plivo(PlivoDocuments):
+class PlivoDocuments(XmlDocuments):
+    """Plivo takes retry orders only in certain URLs. Those of documents are not among them, so they have none."""
+
+    name = "plivo"
+    speak, wait = "Speak", "Wait"
+
+    def answer_document(
+        self, stream_url: str, parameters: Mapping[str, str], then_url: str = "", status_url: str = ""
+    ) -> Document:
+        """The URL is the element's text. Extra headers allow letters and digits only, so parameters go into the query.
+
+        Because the call is kept alive, Plivo goes on with the next element when the stream ends.
+        """
+        url = with_query(stream_url, parameters) if parameters else stream_url
+        told = {"statusCallbackUrl": status_url, "statusCallbackMethod": "POST"} if status_url else {}
+        stream = verb("Stream", url, bidirectional="true", keepCallAlive="true", contentType=AUDIO, **told)
+        return self.document(stream, *([redirect(then_url)] if then_url else []))
+
+    def reject_document(self) -> Document:
+        return self.document(verb("Hangup", reason="busy"))
+
+    def redirect_document(self, to: str) -> Document:
+        return self.document(verb("Dial", "", verb("Number", to.lstrip("+"))))
+
+    def redirect_sip(self, uri: str) -> Document:
+        return self.document(verb("Dial", "", verb("User", uri)))
+
+
+class Plivo(PlivoDocuments, HttpCarrier):
     """One Plivo account or subaccount."""
 
+    api_url = "https://api.plivo.com"
+    media_domains = ("plivo.com",)
     # An account may send 3,600 requests a minute.
     limits = Limits(starts_per_s=2.0, queues_excess=True, list_lag_s=120.0, looks_per_min=600, lists="none")
-    terminal_statuses = frozenset(END_REASONS)
+    terminal_statuses = frozenset(STATUSES.ended)
 
     def __init__(
-        self,
-        auth_id: str,
-        auth_token: str,
-        callback_keys: CallbackKeys,
-        *,
-        base_url: str = BASE_URL,
-        # The previous token during a rotation, and the main account's if this is a subaccount.
-        other_auth_tokens: Sequence[str] = (),
-        clock: Clock | None = None,
-        session: CarrierSession | None = None,
+        self, account: CarrierAccount, *, clock: Clock | None = None, session: CarrierSession | None = None
     ) -> None:
-        self._auth_tokens = (auth_token, *other_auth_tokens)
-        self._callback_keys = callback_keys
-        self._account_url = f"{base_url.rstrip('/')}/v1/Account/{auth_id}"
-        self._base_url = base_url.rstrip("/")
-        self._clock = clock or SystemClock()
-        self._authorization = basic(auth_id, auth_token)
-        self._session = session or CarrierSession(self._authorization)
+        auth_id, token = account.given("auth_id", "auth_token")
+        super().__init__(account, basic(auth_id, token), clock, session)
+        self._auth_tokens = account.given("auth_token", "previous_auth_token", "main_auth_token")
+        self._account_url = f"{self._base_url}/v1/Account/{auth_id}"
+        self._calls_url = f"{self._account_url}/Call/"
 
     async def place(self, order: CallOrder) -> PlaceResult:
-        exchange = await self._session.post(
-            f"{self._account_url}/Call/", JSON, _create_body(order), order.send_by_boottime_s
+        return self.classify(
+            await self._session.post(self._calls_url, JSON, _create_body(order), order.send_by_boottime_s)
         )
-        return classify(exchange, DIALECT)
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
         """Cancelling the request does not affect an answered call; deleting the call hangs it up."""
@@ -97,25 +121,19 @@ class Plivo(PlivoDocuments):
         match exchange:
             case HttpReply(status=204 | 200 | 202):
                 return HangUpAsked("")
-            case HttpReply(status=404) if _error(exchange) is not None:
+            case HttpReply(status=404) if self.error(exchange) is not None:
                 return _nothing_to_hang_up(await self.look_up(call_id), only_unanswered)
             case _:
-                return HangUpUnavailable(why(exchange))
+                return unavailable(exchange)
 
     async def look_up(self, call_id: str) -> LookUpResult:
         """Three views, in the order in which a call passes through them, so that none misses it."""
         for status in ("queued", "live", ""):
-            exchange = await self._session.get(
-                self._call_url(call_id), {"status": status} if status else None
-            )
-            match exchange:
-                case HttpReply(status=200):
-                    row = json_object(exchange.body)
-                    return (live_view(row) if status else ended_view(row)) or LookUpUnavailable("not a call")
-                case HttpReply(status=404) if _error(exchange) is not None:
-                    continue
-                case _:
-                    return LookUpUnavailable(why(exchange))
+            row = await self._fetch(self._call_url(call_id), {"status": status} if status else None)
+            if isinstance(row, dict):
+                return (live_view(row) if status else ended_view(row)) or Unavailable("not a call")
+            if isinstance(row, Unavailable):
+                return row
         return NoSuchCall()
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
@@ -123,122 +141,101 @@ class Plivo(PlivoDocuments):
         numbers too, and queued calls have none."""
         pair = {"to_number": to.lstrip("+"), "from_number": from_.lstrip("+")}
         listed = await whole_list(self._views(pair, since, LIST_PAGES_MAX, QUEUED_MAX))
-        if isinstance(listed, ListUnavailable):
+        if isinstance(listed, Unavailable):
             return listed
         return [call for call in listed if (call.to, call.from_) == (to, from_)]
 
     def account_calls(self, since: datetime) -> ListPages:
         return self._views({}, since, ACCOUNT_PAGES_MAX, ACCOUNT_PAGES_MAX)
 
-    def live_calls(self, since: datetime) -> ListPages:
-        return self.account_calls(since)
-
-    def ended_calls(self, since: datetime, until: datetime) -> ListPages:
-        return self.account_calls(since)
-
-    async def own_numbers(self) -> NumbersResult:
-        first = f"{self._account_url}/Number/?limit={LIST_PAGE_SIZE}&offset=0"
-        return await read_all(
-            lambda following: self._session.get(
-                f"{self._base_url}/{following.lstrip('/')}" if following else first
-            ),
-            _numbers,
+    def _views(self, wanted: dict[str, str], since: datetime, pages_max: int, waiting_max: int) -> ListPages:
+        since_utc = f"{since.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+        paging = {"limit": str(LIST_PAGE_SIZE), "offset": "0"}
+        ended = with_query(self._calls_url, wanted | {"end_time__gte": since_utc} | paging)
+        views = (
+            self._waiting({"status": "queued"}, waiting_max),
+            self._waiting(wanted | {"status": "live"}, waiting_max),
+            self._pages(ended, self._read_ended, pages_max),
         )
+        return calls_since(chained(views), since, lambda call: call.created_at)
 
-    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
-        fields = verified_fields(request, self._auth_tokens)
-        if fields is None:
-            return Forged("carrier signature wrong")
-        tag = tag_of(request, self._callback_keys, self.name)
-        if isinstance(tag, Forged):
-            return tag
-        return accept_event(read_event(dict(fields), tag), tag, self._clock.now())
-
-    def entry_url(self, url: str) -> str:
-        return url
-
-    def media_authorization(self, url: str) -> str | None:
-        return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
-
-    async def aclose(self) -> None:
-        await self._session.aclose()
-
-    def _call_url(self, call_id: str) -> str:
-        return f"{self._account_url}/Call/{_safe(call_id)}/"
-
-    async def _views(
-        self, wanted: Mapping[str, str], since: datetime, pages_max: int, waiting_max: int
-    ) -> ListPages:
-        for status in ("queued", "live"):
-            query = {**(wanted if status == "live" else {}), "status": status}
-            page = await self._waiting(query, waiting_max)
-            if isinstance(page, ListUnavailable):
-                yield page
-                return
-            yield [call for call in page if _is_since(call, since)]
-        async for page in self._ended(wanted, since, pages_max):
-            yield (
-                page
-                if isinstance(page, ListUnavailable)
-                else [call for call in page if _is_since(call, since)]
-            )
-
-    async def _waiting(self, query: Mapping[str, str], most: int) -> ListResult:
+    async def _waiting(self, query: dict[str, str], most: int) -> ListPages:
         """Queued or live calls: their ids first, then a query for each."""
         status = query["status"]
         ids = await self._ids(query, most)
-        if isinstance(ids, ListUnavailable):
-            return ids
+        if isinstance(ids, Unavailable):
+            yield ids
+            return
         views = []
         for call_id in ids:
-            exchange = await self._session.get(self._call_url(call_id), {"status": status})
-            if isinstance(exchange, HttpReply) and exchange.status == 404 and _error(exchange) is not None:
+            row = await self._fetch(self._call_url(call_id), {"status": status})
+            if isinstance(row, NoSuchCall):
                 continue  # it has moved on, into a view that is read later
-            view = live_view(json_object(exchange.body)) if _is_ok(exchange) else None
+            view = live_view(row) if isinstance(row, dict) else None
             if view is None:
-                return ListUnavailable(f"a {status} call that cannot be read: {why(exchange)}")
+                reason = row.reason if isinstance(row, Unavailable) else "status 200"
+                yield Unavailable(f"a {status} call that cannot be read: {reason}")
+                return
             views.append(view)
-        return views
+        yield views
 
-    async def _ids(self, query: Mapping[str, str], most: int) -> list[str] | ListUnavailable:
+    async def _ids(self, query: dict[str, str], most: int) -> list[str] | Unavailable:
         ids: dict[str, None] = {}
         while len(ids) <= most:
             paging = {"limit": str(LIST_PAGE_SIZE), "offset": str(len(ids))}
-            exchange = await self._session.get(f"{self._account_url}/Call/", {**query, **paging})
-            calls = json_object(exchange.body).get("calls") if _is_ok(exchange) else None
+            exchange = await self._session.get(self._calls_url, query | paging)
+            calls = json_object(ok_body(exchange) or b"").get("calls")
             if not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
-                return ListUnavailable(why(exchange))
+                return unavailable(exchange)
             new = [call for call in calls if call not in ids]
             ids |= dict.fromkeys(new)
             # Not every list of ids is paged: a page with nothing new, or a short one, is the last.
             if not new or len(calls) < LIST_PAGE_SIZE:
                 return list(ids)
-        return ListUnavailable(f"more than {most} calls")
+        return Unavailable(f"more than {most} calls")
 
-    async def _ended(self, wanted: Mapping[str, str], since: datetime, pages_max: int) -> ListPages:
-        query: dict[str, str] = {
-            **wanted,
-            "end_time__gte": f"{since.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
-            "limit": str(LIST_PAGE_SIZE),
-            "offset": "0",
-        }
-        for _ in range(pages_max):
-            exchange = await self._session.get(f"{self._account_url}/Call/", query)
-            page = json_object(exchange.body) if _is_ok(exchange) else {}
-            rows, meta = page.get("objects"), page.get("meta")
-            if not isinstance(rows, list) or not isinstance(meta, dict):
-                yield ListUnavailable(why(exchange))
-                return
-            views = [ended_view(row) for row in rows]
-            if None in views:
-                yield ListUnavailable("a call that cannot be read")
-                return
-            yield [view for view in views if view]
-            following = meta.get("next")
-            if not following:
-                return
-            query = dict(parse_qsl(urlsplit(str(following)).query))
-        yield ListUnavailable(f"more than {pages_max} pages")
+    def _read_ended(self, body: bytes) -> ListPage[CallView] | None:
+        page = json_object(body)
+        rows, meta = page.get("objects"), page.get("meta")
+        if not isinstance(rows, list) or not isinstance(meta, dict):
+            return None
+        following = parse_qsl(urlsplit(str(meta.get("next") or "")).query)
+        next_url = f"{self._calls_url}?{urlencode(following)}" if meta.get("next") else ""
+        return ListPage([ended_view(row) for row in rows], next_url)
+
+    def _numbers_url(self) -> str:
+        return f"{self._account_url}/Number/?limit={LIST_PAGE_SIZE}&offset=0"
+
+    def _read_numbers(self, body: bytes) -> ListPage[str] | None:
+        page = json_object(body)
+        rows, meta = rows_of(page, "objects"), page.get("meta")
+        if rows is None or not isinstance(meta, dict):
+            return None
+        # A number for messages alone cannot call.
+        voice = [e164(str(row.get("number"))) for row in rows if row.get("voice_enabled") is not False]
+        return ListPage(voice, self._next_url(meta.get("next")))
+
+    def _call_url(self, call_id: str) -> str:
+        return f"{self._calls_url}{_safe(call_id)}/"
+
+    def _verified(self, request: WebhookRequest) -> Fields | Forged:
+        fields = verified_fields(request, self._auth_tokens)
+        return Forged("carrier signature wrong") if fields is None else fields
+
+    def _event(self, fields: Fields, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
+        return read_event(dict(fields), tag)
+
+    @staticmethod
+    def accepted(reply: HttpReply) -> Accepted | None:
+        request_id = json_object(reply.body).get("request_uuid")
+        return Accepted(request_id) if isinstance(request_id, str) and request_id else None
+
+    @staticmethod
+    def error(reply: HttpReply) -> CarrierError | None:
+        """Plivo's own errors have `error`, a sentence or an object, and the id of the request."""
+        body = json_object(reply.body)
+        error = body.get("error")
+        return None if error is None or "api_id" not in body else CarrierError(str(reply.status), str(error))
 
 
 def _create_body(order: CallOrder) -> bytes:
@@ -266,34 +263,6 @@ def _create_body(order: CallOrder) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _accepted(reply: HttpReply) -> Accepted | None:
-    request_id = json_object(reply.body).get("request_uuid")
-    return Accepted(request_id) if isinstance(request_id, str) and request_id else None
-
-
-def _refused(reply: HttpReply) -> Rejected | Throttled | None:
-    error = _error(reply)
-    return None if error is None else judge("plivo", reply.status, str(reply.status), error)
-
-
-DIALECT = Dialect(accepted=_accepted, refused=_refused)
-
-
-def _error(reply: HttpReply) -> str | None:
-    """Plivo's own errors have `error`, a sentence or an object, and the id of the request."""
-    body = json_object(reply.body)
-    error = body.get("error")
-    return None if error is None or "api_id" not in body else str(error)
-
-
-def _is_ok(exchange: Exchange) -> TypeGuard[HttpReply]:
-    return isinstance(exchange, HttpReply) and exchange.status == 200
-
-
-def _is_since(call: CallView, since: datetime) -> bool:
-    return call.created_at is None or call.created_at >= since.replace(microsecond=0)
-
-
 def _nothing_to_hang_up(seen: LookUpResult, only_unanswered: bool) -> HangUpResult:
     match seen:
         case CallView(state="ended"):
@@ -301,23 +270,77 @@ def _nothing_to_hang_up(seen: LookUpResult, only_unanswered: bool) -> HangUpResu
         case CallView(state="answered", status=status) if only_unanswered:
             return HangUpAsked(status)  # it was answered, and answered calls are to go on
         case CallView(status=status):
-            return HangUpUnavailable(f"still {status}")
-        case NoSuchCall():
+            return Unavailable(f"still {status}")
+        case _:
             return seen
-        case LookUpUnavailable(reason=reason):
-            return HangUpUnavailable(reason)
 
 
 def _safe(call_id: str) -> str:
     # An empty id would address every call of the account.
-    return quote(call_id, safe="") or "-"
+    return quoted(call_id) or "-"
 
 
-def _numbers(body: bytes) -> NumbersPage | None:
-    page = json_object(body)
-    rows, meta = rows_of(page, "objects"), page.get("meta")
-    if rows is None or not isinstance(meta, dict):
+# Calls as the REST API shows them: queued and live ones by status, ended ones by the cause of their end.
+
+
+def live_view(row: Mapping[str, Any]) -> CallView | None:
+    status = str(row.get("call_status", ""))
+    state = STATUSES.state(status)
+    call_id = row.get("request_uuid") or row.get("call_uuid")
+    if not isinstance(call_id, str) or state is None or state == "ended":
         return None
-    # A number for messages alone cannot call.
-    voice = [row for row in rows if row.get("voice_enabled") is not False]
-    return NumbersPage([e164(str(row.get("number"))) for row in voice], text_or_none(meta.get("next")))
+    return CallView(
+        call_id=call_id,
+        to=e164(str(row.get("to", ""))),
+        from_=e164(str(row.get("from", ""))),
+        status=status,
+        state=state,
+        created_at=read_moment(row.get("session_start"), UTC),
+        direction=_direction(row.get("direction")),
+    )
+
+
+def ended_view(row: object) -> CallView | None:
+    if not isinstance(row, dict) or not isinstance(row.get("call_uuid"), str):
+        return None
+    reason = _reason(row)
+    return CallView(
+        call_id=row["call_uuid"],
+        to=e164(str(row.get("to_number", ""))),
+        from_=e164(str(row.get("from_number", ""))),
+        status=_STATUSES[reason],
+        state="ended",
+        reason=reason,
+        fault=our_fault("plivo", str(row.get("hangup_cause_code") or "")),
+        # In the console's time zone, with its offset. A time without an offset is ambiguous.
+        created_at=read_moment(row.get("initiation_time")),
+        ended_at=read_moment(row.get("end_time")),
+        duration_s=whole(row.get("call_duration")) if reason == "completed" else None,
+        direction=_direction(row.get("call_direction")),
+        cost=cost_of(row.get("total_amount")),
+    )
+
+
+_STATUSES: Mapping[EndReason, str] = {
+    "completed": "completed",
+    "busy": "busy",
+    "no_answer": "no-answer",
+    "failed": "failed",
+    "canceled": "cancel",
+}
+
+
+def _direction(word: object) -> Direction:
+    return "inbound" if word == "inbound" else "outbound"
+
+
+def _reason(row: Mapping[str, Any]) -> EndReason:
+    """A record of a call has its cause, never its status: it was answered if it has an answer time."""
+    if row.get("answer_time"):
+        return "completed"
+    cause = str(row.get("hangup_cause_name", "")).lower()
+    if "busy" in cause:
+        return "busy"
+    if "no answer" in cause or "timeout" in cause:
+        return "no_answer"
+    return "canceled" if "cancel" in cause else "failed"

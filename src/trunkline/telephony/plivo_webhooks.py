@@ -1,49 +1,61 @@
-"""Parses a verified Plivo webhook into a carrier-neutral event.
+"""Verifies a Plivo webhook, and parses it into a carrier-neutral event.
+
+Signature V3 covers URL and fields: base64(HMAC-SHA256(token, base + "." + nonce)). The base of a GET is the URL with
+its query sorted. That of a POST is the same URL, a `.` behind its query (a bare `?` when it has none), and every field
+as name then value, sorted. V2 covers only the URL without its query.
 
 A call made by API is identified by its request's id, which the create returned; `CallUUID` is an alias. Plivo's
 webhooks have no sequence number and no time: two are equal if call and status are.
 """
 
-from collections.abc import Mapping
+import hmac
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import urlsplit
 
-from trunkline.telephony.carrier import (
-    CallbackTag,
-    CallEvent,
-    CallState,
-    Direction,
-    EndReason,
-    EventKind,
-    Unreadable,
-    WebhookResult,
-)
-from trunkline.telephony.costs import cost_of
-from trunkline.telephony.forms import whole
+from trunkline.telephony.carrier import CallbackTag, CallEvent, Unreadable, WebhookRequest, WebhookResult
+from trunkline.telephony.forms import Fields, cost_of, read_fields, read_query, whole
 from trunkline.telephony.reply_rules import our_fault
+from trunkline.telephony.webhook_events import EventFields, Statuses
 
-END_REASONS: Mapping[str, EndReason] = {
-    "completed": "completed",
-    "busy": "busy",
-    "no-answer": "no_answer",
-    "timeout": "no_answer",
-    "failed": "failed",
-    "cancel": "canceled",
-}
-_STATES: Mapping[str, CallState] = {"queued": "queued", "ringing": "ringing", "in-progress": "answered"}
-# What is slow, has played or was cleared streams.
-_STREAM_KINDS: Mapping[str, EventKind] = {
-    "StartStream": "stream_began",
-    "DegradedStream": "stream_began",
-    "PlayedStream": "stream_began",
-    "ClearedAudio": "stream_began",
-    "DroppedStream": "stream_failed",
-    "StopStream": "stream_ended",
-}
-_KINDS: Mapping[CallState, EventKind] = {
-    "queued": "initiated",
-    "ringing": "ringing",
-    "answered": "answered",
-    "ended": "ended",
-}
+# Plivo sends each twice: signed with the subaccount's token, and (Ma) with the main account's.
+V3_HEADERS = ("x-plivo-signature-v3", "x-plivo-signature-ma-v3")
+V3_NONCE = "x-plivo-signature-v3-nonce"
+V2_HEADERS = ("x-plivo-signature-v2", "x-plivo-signature-ma-v2")
+V2_NONCE = "x-plivo-signature-v2-nonce"
+
+STATUSES = Statuses(
+    live={"queued": "queued", "ringing": "ringing", "in-progress": "answered"},
+    ended={
+        "completed": "completed",
+        "busy": "busy",
+        "no-answer": "no_answer",
+        "timeout": "no_answer",
+        "failed": "failed",
+        "cancel": "canceled",
+    },
+)
+_FIELDS = EventFields(
+    STATUSES,
+    recording="RecordUrl",
+    stream="Event",
+    # What is slow, has played or was cleared streams.
+    stream_kinds={
+        "StartStream": "stream_began",
+        "DegradedStream": "stream_began",
+        "PlayedStream": "stream_began",
+        "ClearedAudio": "stream_began",
+        "DroppedStream": "stream_failed",
+        "StopStream": "stream_ended",
+    },
+    marks={
+        "recording": ("RecordingID",),
+        "machine": ("Machine",),
+        "stream": ("StreamID",),
+        "status": ("CallStatus",),
+    },
+)
+_ANSWERED_BY: Mapping[str, str] = {"true": "machine", "false": "human"}
 
 # An allow-list: no phone number and no caller name is in it.
 _SAFE_FIELDS = frozenset(
@@ -56,8 +68,64 @@ _SAFE_FIELDS = frozenset(
 )  # fmt: skip
 
 
-def state_of(status: str) -> CallState | None:
-    return "ended" if status in END_REASONS else _STATES.get(status)
+def signature_v3(auth_token: str, method: str, url: str, fields: Fields, nonce: str) -> str:
+    return _proof(auth_token, f"{_base(method, url, fields)}.{nonce}")
+
+
+def signature_v2(auth_token: str, url: str, nonce: str) -> str:
+    return _proof(auth_token, _bare(url) + nonce)
+
+
+def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fields | None:
+    """The fields of a request that Plivo signed with one of these tokens, else None.
+
+    V2 counts only if there is no V3 at all: it does not cover the body.
+    """
+    fields = _fields(request)
+    if fields is None:
+        return None
+    headers = request.headers
+    given = _given(headers.get(name, "") for name in V3_HEADERS)
+    if given:
+        post_fields = fields if request.method == "POST" else ()
+        base = f"{_base(request.method, request.url, post_fields)}.{headers.get(V3_NONCE, '')}"
+    else:
+        given = _given(headers.get(name, "") for name in V2_HEADERS)
+        base = _bare(request.url) + headers.get(V2_NONCE, "")
+    expected = [_proof(token, base).encode() for token in auth_tokens]
+    # Every pair is compared, so the time does not reveal which one fits.
+    matches = [hmac.compare_digest(proof, signature) for proof in expected for signature in given]
+    return fields if any(matches) else None
+
+
+def _fields(request: WebhookRequest) -> Fields | None:
+    if request.method != "POST":
+        return read_query(request.url) if not request.body else None
+    if not request.body:
+        return ()
+    return read_fields(request.headers.get("content-type", ""), request.body)
+
+
+def _given(values: Iterable[str]) -> list[bytes]:
+    """Each header may be a list, one signature per present token of the account."""
+    return [text.strip().encode() for value in values for text in value.split(",") if text.strip()]
+
+
+def _base(method: str, url: str, fields: Fields) -> str:
+    query = "&".join([f"{name}={value}" for name, value in sorted(read_query(url))])
+    if method != "POST" or not fields:
+        return _bare(url) + (f"?{query}" if query else "")
+    signed = "".join([name + value for name, value in sorted(fields)])
+    return f"{_bare(url)}?{query}{'.' if query else ''}{signed}"
+
+
+def _bare(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def _proof(auth_token: str, signed: str) -> str:
+    return b64encode(hmac.digest(auth_token.encode(), signed.encode("utf-8", "replace"), "sha256")).decode()
 
 
 def e164(number: str) -> str:
@@ -70,57 +138,26 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
     call_id, *others = list(dict.fromkeys(name for name in names if name)) or [""]
     if not call_id:
         return Unreadable("no CallUUID")
-    kind = _kind(fields, tag)
-    if kind is None:
-        return Unreadable("stream event unknown" if tag.kind == "stream" else "call status unknown")
+    kind = _FIELDS.kind(fields, tag)
+    if isinstance(kind, Unreadable):
+        return kind
     status = fields.get("CallStatus", "")
     return CallEvent(
         call_id=call_id,
         kind=kind,
         callback=tag.kind,
-        dedupe_key=_dedupe_key(call_id, kind, fields, tag),
+        dedupe_key=_FIELDS.dedupe_key(call_id, kind, fields, tag),
         attempt_id=tag.attempt_id,
         alias_ids=tuple(others),
         is_leg_id=not any(names[:2]),
         cost=cost_of(fields.get("TotalCost")) if kind == "ended" else None,
         carrier_status=status,
-        reason=END_REASONS.get(status),
+        reason=STATUSES.ended.get(status),
         fault=our_fault("plivo", fields.get("HangupCauseCode")),
         duration_s=whole(fields.get("Duration")),
         answered_by=_ANSWERED_BY.get(fields.get("Machine", "").lower()),
-        direction=_direction(fields),
+        direction="inbound" if fields.get("Direction") == "inbound" else "outbound",
         to=e164(fields.get("To", "")),
         from_=e164(fields.get("From", "")),
         raw={name: value for name, value in fields.items() if name in _SAFE_FIELDS},
     )
-
-
-_ANSWERED_BY: Mapping[str, str] = {"true": "machine", "false": "human"}
-
-
-def _kind(fields: Mapping[str, str], tag: CallbackTag) -> EventKind | None:
-    if tag.kind == "recording" or "RecordUrl" in fields:
-        return "recording"
-    if tag.kind == "machine":
-        return "machine"
-    if tag.kind == "stream":
-        return _STREAM_KINDS.get(fields.get("Event", ""))
-    state = state_of(fields.get("CallStatus", ""))
-    return _KINDS[state] if state else None
-
-
-def _dedupe_key(call_id: str, kind: EventKind, fields: Mapping[str, str], tag: CallbackTag) -> str:
-    match kind:
-        case "recording":
-            mark = fields.get("RecordingID", "")
-        case "machine":
-            mark = fields.get("Machine", "")
-        case "stream_began" | "stream_failed" | "stream_ended":
-            mark = fields.get("StreamID", "")
-        case _:
-            mark = fields.get("CallStatus", "")
-    return f"{call_id}:{tag.kind}:{kind}:{mark}"
-
-
-def _direction(fields: Mapping[str, str]) -> Direction:
-    return "inbound" if fields.get("Direction") == "inbound" else "outbound"

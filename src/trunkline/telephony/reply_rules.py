@@ -206,23 +206,22 @@ ROWS: Mapping[str, tuple[ReplyRule, ...]] = {
                 "call.start.error-subscription-wallet-does-not-exist": "no wallet",
             },
         ),
-        ReplyRule(
-            "number", code="call.start.error-get-phone-number", why="the organisation has no such number"
-        ),
-        ReplyRule(
+        *_codes(
             "number",
-            code="call.start.error-vapi-number-outbound-daily-limit",
-            why="daily calls of a Vapi number",
+            {
+                "call.start.error-get-phone-number": "the organisation has no such number",
+                "call.start.error-vapi-number-outbound-daily-limit": "daily calls of a Vapi number",
+            },
         ),
-        ReplyRule(
+        *_codes(
             "country",
-            code="call.start.error-vapi-number-international",
-            why="the number makes no international calls",
+            {"call.start.error-vapi-number-international": "the number makes no international calls"},
         ),
-        ReplyRule(
+        *_codes(
             "too_many",
-            code="call.start.error-subscription-concurrency-limit-reached",
-            why="concurrent calls of the organisation",
+            {
+                "call.start.error-subscription-concurrency-limit-reached": "concurrent calls of the organisation"
+            },
         ),
     ),
 }

@@ -1,47 +1,51 @@
-"""Parses a verified Twilio webhook into a carrier-neutral event."""
+"""Verifies a Twilio webhook, and parses it into a carrier-neutral event.
 
-from collections.abc import Mapping
+X-Twilio-Signature is base64(HMAC-SHA1(auth token, URL + every POST field as name then value, sorted)). A JSON body is
+covered by its SHA-256 in the signed query instead (`bodySHA256`).
+"""
+
+import hmac
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from hashlib import sha256
+from urllib.parse import urlsplit, urlunsplit
 
-from trunkline.telephony.carrier import (
-    CallbackTag,
-    CallEvent,
-    CallState,
-    Direction,
-    EndReason,
-    EventKind,
-    Unreadable,
-    WebhookResult,
-)
-from trunkline.telephony.forms import whole
+from trunkline.telephony.carrier import CallbackTag, CallEvent, Unreadable, WebhookRequest, WebhookResult
+from trunkline.telephony.forms import FORM, Fields, media_type, read_form, read_query, whole
 from trunkline.telephony.reply_rules import our_fault
+from trunkline.telephony.webhook_events import EventFields, Statuses
 
-END_REASONS: Mapping[str, EndReason] = {
-    "completed": "completed",
-    "busy": "busy",
-    "no-answer": "no_answer",
-    "failed": "failed",
-    "canceled": "canceled",
-}
-_STATES: Mapping[str, CallState] = {
-    "queued": "queued",
-    "initiated": "queued",
-    "ringing": "ringing",
-    "in-progress": "answered",
-}
-_STREAM_KINDS: Mapping[str, EventKind] = {
-    "stream-started": "stream_began",
-    "stream-error": "stream_failed",
-    "stream-stopped": "stream_ended",
-}
-_KINDS: Mapping[CallState, EventKind] = {
-    "queued": "initiated",
-    "ringing": "ringing",
-    "answered": "answered",
-    "ended": "ended",
-}
+HEADER = "x-twilio-signature"
+STATUSES = Statuses(
+    live={"queued": "queued", "initiated": "queued", "ringing": "ringing", "in-progress": "answered"},
+    ended={
+        "completed": "completed",
+        "busy": "busy",
+        "no-answer": "no_answer",
+        "failed": "failed",
+        "canceled": "canceled",
+    },
+)
+_FIELDS = EventFields(
+    STATUSES,
+    recording="RecordingStatus",
+    stream="StreamEvent",
+    stream_kinds={
+        "stream-started": "stream_began",
+        "stream-error": "stream_failed",
+        "stream-stopped": "stream_ended",
+    },
+    # The signature covers no time stamp, so two webhooks are equal if call, event and sequence number are.
+    marks={
+        "recording": ("RecordingSid", "RecordingStatus"),
+        "machine": ("AnsweredBy",),
+        "stream": ("StreamSid",),
+        "status": ("CallStatus", "SequenceNumber"),
+    },
+)
 
 # An allow-list: no phone number, no caller name, no place is in it.
 _SAFE_FIELDS = frozenset(
@@ -54,31 +58,78 @@ _SAFE_FIELDS = frozenset(
 )  # fmt: skip
 
 
-def state_of(status: str) -> CallState | None:
-    return "ended" if status in END_REASONS else _STATES.get(status)
+def signature(auth_token: str, url: str, fields: Iterable[tuple[str, str]] = ()) -> str:
+    return _proof(auth_token, url + _joined(fields))
+
+
+def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fields | None:
+    """The fields of a request that Twilio signed with one of these tokens, else None."""
+    given = request.headers.get(HEADER, "").encode()
+    fields = _post_fields(request)
+    if not given or fields is None:
+        return None
+    signed = _joined(fields)
+    for url in _with_and_without_port(request.url):
+        for token in auth_tokens:
+            if hmac.compare_digest(_proof(token, url + signed).encode(), given):
+                return fields if request.method == "POST" else read_query(request.url)
+    return None
+
+
+def _joined(fields: Iterable[tuple[str, str]]) -> str:
+    """A set of pairs, sorted: names in order, each name's values without repeats and in order."""
+    return "".join([name + value for name, value in sorted(set(fields))])
+
+
+def _proof(auth_token: str, signed: str) -> str:
+    return b64encode(hmac.digest(auth_token.encode(), signed.encode(), "sha1")).decode()
+
+
+def _post_fields(request: WebhookRequest) -> Fields | None:
+    """The fields of the body that the signature covers. None: it does not cover the body, which cannot be trusted."""
+    if request.method != "POST" or not request.body:
+        return () if not request.body else None
+    if media_type(request.headers.get("content-type", "")) == FORM:
+        return read_form(request.body)
+    digest = dict(read_query(request.url)).get("bodySHA256", "")
+    covered = hmac.compare_digest(sha256(request.body).hexdigest().encode(), digest.lower().encode())
+    return () if covered else None
+
+
+def _with_and_without_port(url: str) -> Iterator[str]:
+    """Twilio signs the URL sometimes with and sometimes without the port: both are tried, the usual one first."""
+    yield url
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return
+    default = 443 if parts.scheme in ("https", "wss") else 80
+    netloc = parts.netloc.removesuffix(f":{port}") if port else f"{parts.netloc}:{default}"
+    yield urlunsplit(parts._replace(netloc=netloc))
 
 
 def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
     call_id = fields.get("CallSid", "")
     if not call_id:
         return Unreadable("no CallSid")
-    kind = _kind(fields, tag)
-    if kind is None:
-        return Unreadable("stream event unknown" if tag.kind == "stream" else "call status unknown")
+    kind = _FIELDS.kind(fields, tag)
+    if isinstance(kind, Unreadable):
+        return kind
     status = fields.get("CallStatus", "")
     return CallEvent(
         call_id=call_id,
         kind=kind,
         callback=tag.kind,
-        dedupe_key=_dedupe_key(call_id, kind, fields, tag),
+        dedupe_key=_FIELDS.dedupe_key(call_id, kind, fields, tag),
         attempt_id=tag.attempt_id,
         sequence=whole(fields.get("SequenceNumber")),
         carrier_status=status,
-        reason=END_REASONS.get(status),
+        reason=STATUSES.ended.get(status),
         fault=our_fault("twilio", fields.get("ErrorCode")),
         duration_s=whole(fields.get("CallDuration")),
         answered_by=fields.get("AnsweredBy") or None,
-        direction=_direction(fields),
+        direction="inbound" if fields.get("Direction") == "inbound" else "outbound",
         to=fields.get("To", ""),
         from_=fields.get("From", ""),
         at=moment(fields.get("Timestamp")),
@@ -103,32 +154,3 @@ def _moment(text: str) -> datetime | None:
     else:
         return None
     return date.replace(tzinfo=UTC) if date.tzinfo is None else date
-
-
-def _kind(fields: Mapping[str, str], tag: CallbackTag) -> EventKind | None:
-    if tag.kind == "recording" or "RecordingStatus" in fields:
-        return "recording"
-    if tag.kind == "machine":
-        return "machine"
-    if tag.kind == "stream":
-        return _STREAM_KINDS.get(fields.get("StreamEvent", ""))
-    state = state_of(fields.get("CallStatus", ""))
-    return _KINDS[state] if state else None
-
-
-def _dedupe_key(call_id: str, kind: EventKind, fields: Mapping[str, str], tag: CallbackTag) -> str:
-    """The signature covers no time stamp, so two webhooks are equal if call, event and sequence number are."""
-    match kind:
-        case "recording":
-            mark = f"{fields.get('RecordingSid', '')}:{fields.get('RecordingStatus', '')}"
-        case "machine":
-            mark = fields.get("AnsweredBy", "")
-        case "stream_began" | "stream_failed" | "stream_ended":
-            mark = fields.get("StreamSid", "")
-        case _:
-            mark = f"{fields.get('CallStatus', '')}:{fields.get('SequenceNumber', '')}"
-    return f"{call_id}:{tag.kind}:{kind}:{mark}"
-
-
-def _direction(fields: Mapping[str, str]) -> Direction:
-    return "inbound" if fields.get("Direction") == "inbound" else "outbound"

@@ -1,24 +1,45 @@
-"""Parses a verified Vapi message into a carrier-neutral event, and maps its hundreds of end reasons by prefix."""
+"""Verifies a Vapi message, and parses it into a carrier-neutral event: its hundreds of end reasons by prefix, and the
+analysis of its assistant as an agent's report.
 
-from collections.abc import Mapping
+It has the shared secret in a header, or an HMAC over time and body: by Vapi's defaults hex(HMAC-SHA256(secret,
+"{timestamp}.{body}")) in `x-signature`, the time in `x-timestamp`. If there is a signature it must fit: the secret
+beside it proves nothing then.
+
+The assistant is the agent here, and its analysis is the report: the fields of an agent's report, if its structured data
+or a structured output has them, and all of it as data. The transcript stays at Vapi; the report has its URL.
+"""
+
+import hmac
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from trunkline.moments import read_moment
 from trunkline.telephony.carrier import (
+    AgentReport,
     CallbackTag,
     CallEvent,
     CallState,
     EndReason,
     EventKind,
     Unreadable,
+    WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.costs import cost_of
-from trunkline.telephony.forms import json_object
+from trunkline.telephony.forms import cost_of, json_object
 from trunkline.telephony.reply_rules import our_fault
-from trunkline.telephony.vapi_reports import read_report
+from trunkline.telephony.webhook_events import KINDS
+
+SIGNATURE = "x-signature"
+TIMESTAMP = "x-timestamp"
+SECRET = "x-vapi-secret"  # noqa: S105 - the name of a header
+
+AGE_MAX_S = 300.0
+DATA_BYTES_MAX = 64 * 1024
+WORD_MAX, REFERENCE_MAX = 100, 2000
 
 STATES: Mapping[str, CallState] = {
     "scheduled": "queued",
@@ -29,12 +50,6 @@ STATES: Mapping[str, CallState] = {
     "ended": "ended",
     "not-found": "ended",
     "deletion-failed": "ended",
-}
-_KINDS: Mapping[CallState, EventKind] = {
-    "queued": "initiated",
-    "ringing": "ringing",
-    "answered": "answered",
-    "ended": "ended",
 }
 REPORT = "end-of-call-report"
 TERMINAL = frozenset(status for status, state in STATES.items() if state == "ended")
@@ -61,6 +76,34 @@ _FAMILIES: tuple[tuple[str, EndReason], ...] = (
     ("call.ringing.", "failed"),
     ("call.start.", "failed"),
 )
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    return hmac.digest(secret.encode(), timestamp.encode() + b"." + body, "sha256").hex()
+
+
+def is_verified(
+    request: WebhookRequest, secrets: Sequence[str], now: datetime, *, only_hmac: bool = False
+) -> bool:
+    given = request.headers.get(SIGNATURE, "").removeprefix("sha256=")
+    if not given and not only_hmac:
+        return _any_equal(secrets, request.headers.get(SECRET, ""))
+    timestamp = request.headers.get(TIMESTAMP, "")
+    expected = [signature(secret, timestamp, request.body) for secret in secrets]
+    return _any_equal(expected, given.lower()) and _is_fresh(timestamp, now)
+
+
+def _any_equal(expected: Sequence[str], given: str) -> bool:
+    matches = [hmac.compare_digest(proof.encode(), given.encode("utf-8", "replace")) for proof in expected]
+    return bool(given) and any(matches)
+
+
+def _is_fresh(timestamp: str, now: datetime) -> bool:
+    """Seconds or milliseconds since 1970: thirteen digits are milliseconds until the year 2286."""
+    if not timestamp.isascii() or not timestamp.isdecimal() or len(timestamp) > 13:
+        return False
+    seconds = int(timestamp) / (1000 if len(timestamp) == 13 else 1)
+    return abs(now.timestamp() - seconds) <= AGE_MAX_S
 
 
 def end_reason(text: str) -> EndReason:
@@ -129,7 +172,7 @@ def _kind(message: Mapping[str, Any], call: Mapping[str, Any]) -> tuple[EventKin
         case "status-update":
             status = str(message.get("status", ""))
             state = STATES.get(status)
-            return (_KINDS[state], status) if state else None
+            return (KINDS[state], status) if state else None
         case type_ if type_ == REPORT:
             return "ended", "ended"
         case "assistant-request":
@@ -166,3 +209,49 @@ def _instant(value: object) -> datetime | None:
 def _object(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = holder.get(name)
     return value if isinstance(value, dict) else {}
+
+
+def read_report(message: Mapping[str, Any], call_id: str, base_url: str) -> AgentReport | None:
+    """None if there is nothing to report: the call was not answered, or there is no analysis, recording or
+    transcript."""
+    artifact, analysis = _object(message, "artifact"), _object(message, "analysis")
+    fields = _fields(analysis, artifact)
+    report = AgentReport(
+        disposition=_text(fields.get("disposition"), WORD_MAX),
+        opt_out=_is_true(fields.get("opt_out", fields.get("optOut"))),
+        callback_at=read_moment(fields.get("callback_at", fields.get("callbackAt"))),
+        transcript_ref=f"{base_url}/call/{call_id}" if artifact.get("transcript") else None,
+        recording_ref=_text(artifact.get("recordingUrl"), REFERENCE_MAX),
+        data=_bounded(analysis, fields),
+    )
+    return report if report != AgentReport() else None
+
+
+def _fields(analysis: Mapping[str, Any], artifact: Mapping[str, Any]) -> dict[str, Any]:
+    """Structured outputs have a name and a result each; a result that is an object has fields of its own."""
+    fields = dict(_object(analysis, "structuredData"))
+    for output in _object(artifact, "structuredOutputs").values():
+        if isinstance(output, dict):
+            result = output.get("result")
+            fields |= result if isinstance(result, dict) else {str(output.get("name")): result}
+    return fields
+
+
+def _bounded(analysis: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """All of it, or as much as fits. Values that Postgres cannot store are omitted."""
+    words = {name: analysis.get(name) for name in ("summary", "successEvaluation")}
+    found = {name: value for name, value in (words | fields).items() if value is not None}
+    for data in (found, fields):
+        encoded = msgspec.json.encode(data)
+        if len(encoded) <= DATA_BYTES_MAX and b"\\u0000" not in encoded:
+            return data
+    return {}
+
+
+def _is_true(value: object) -> bool:
+    return value is True or (isinstance(value, str) and value.lower() == "true")
+
+
+def _text(value: object, length_max: int) -> str | None:
+    is_text = isinstance(value, str) and 0 < len(value) <= length_max and value.isprintable()
+    return str(value) if is_text else None

@@ -12,7 +12,6 @@ from trunkline.bus import channels, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.schedule import GiveBack, GrantReturn, Match
-from trunkline.bus.server_time import server_time_s
 from trunkline.model import Grant, NumberLimit
 
 OTHER = uuid4()
@@ -29,16 +28,16 @@ async def only(found: Match) -> Grant:
 
 async def is_ready_since(bus: Bus, grant: Grant, moment_ms: float) -> bool:
     assert grant.ready_ms is not None
-    now_ms = await server_time_s(bus) * 1000
+    now_ms = await bus.server_time_s() * 1000
     return moment_ms - 1 <= grant.ready_ms <= now_ms
 
 
 async def now_ms(bus: Bus) -> float:
     """A moment later than everything before and earlier than everything after, in whole milliseconds."""
-    began = int(await server_time_s(bus) * 1000)
-    while int(await server_time_s(bus) * 1000) == began:
+    began = int(await bus.server_time_s() * 1000)
+    while int(await bus.server_time_s() * 1000) == began:
         pass
-    return await server_time_s(bus) * 1000
+    return await bus.server_time_s() * 1000
 
 
 def due_ms(at: datetime = PAST) -> int:
@@ -120,7 +119,7 @@ async def test_a_refusals_wait_is_no_lateness_and_a_failure_of_ours_is(bus: Bus,
         grant = await only(await match(bus))
         await now_ms(bus)
         # Nothing is matched before it is given back: only what the refusal says counts.
-        refused = GiveBack(grant.attempt_id, how, int(await server_time_s(bus) * 1000), is_wait=is_wait)
+        refused = GiveBack(grant.attempt_id, how, int(await bus.server_time_s() * 1000), is_wait=is_wait)
         await schedule.give_back(bus, [refused])
         await now_ms(bus)
         await _wake(bus)

@@ -12,37 +12,36 @@ from trunkline.bus import connection, epoch, schedule, server
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.bus.server import Server
-from trunkline.bus.server_time import server_time_s
 from trunkline.errors import BusUnavailable, ProjectionLost
 from trunkline.model import Flow
 
 
 async def test_the_probe_script_returns_the_servers_time(bus: Bus) -> None:
-    assert abs(await server_time_s(bus) - datetime.now(UTC).timestamp()) < 60
+    assert abs(await bus.server_time_s() - datetime.now(UTC).timestamp()) < 60
 
 
 async def test_a_script_flushed_from_the_server_is_loaded_again(bus: Bus) -> None:
-    await server_time_s(bus)
+    await bus.server_time_s()
     await bus.client.script_flush()
-    assert await server_time_s(bus) > 0
+    assert await bus.server_time_s() > 0
 
 
 async def test_an_unreachable_server_raises_bus_unavailable(key_prefix: str) -> None:
     bus = connection.connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
     with pytest.raises(BusUnavailable):
-        await server_time_s(bus)
+        await bus.server_time_s()
     await bus.close()
 
 
 async def test_five_hundred_concurrent_scripts_all_return(bus: Bus) -> None:
-    times = await asyncio.gather(*(server_time_s(bus) for _ in range(500)))
+    times = await asyncio.gather(*(bus.server_time_s() for _ in range(500)))
     assert len(times) == 500
 
 
 async def test_a_failing_script_fails_no_other(bus: Bus) -> None:
     await bus.client.set(f"{bus.projection}leads", "not a hash")
     ok, broken = await asyncio.gather(
-        server_time_s(bus), schedule.add(bus, [entry()]), return_exceptions=True
+        bus.server_time_s(), schedule.add(bus, [entry()]), return_exceptions=True
     )
     assert isinstance(ok, float)
     assert isinstance(broken, BusUnavailable)

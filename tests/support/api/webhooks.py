@@ -11,17 +11,17 @@ from aiohttp import web
 from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps
 from trunkline.api.server import HttpServer, bind
-from trunkline.api.webhooks import PublicView, WebhookDeps, WebhookRoutes
-from trunkline.api.webhooks.answers import FindStream, Reattach, never_reattach
+from trunkline.api.webhooks.answers import Answers, FindStream, Reattach, never_reattach
 from trunkline.api.webhooks.late_events import LateEvents
-from trunkline.api.webhooks.public_url import Network
+from trunkline.api.webhooks.reading import Network, PublicView, WebhookReader
+from trunkline.api.webhooks.routes import WebhookRoutes
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
 from trunkline.dispatch.inbound import Inbound
 from trunkline.mailbox.inbox import Inbox
-from trunkline.router.connector import CallToConnect
-from trunkline.router.stream_finder import NoStream, Stream
+from trunkline.router.connector import CallToConnect, Stream
+from trunkline.routing import Unallocated
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
 from trunkline.telemetry import metrics
@@ -50,7 +50,7 @@ class Door:
     database: Database
     http: aiohttp.ClientSession
     public_url: str
-    stream: Stream | NoStream = field(
+    stream: Stream | Unallocated = field(
         default_factory=lambda: Stream("wss://pods.example.com/ws/1", {"token": "t"})
     )
     streams: list[tuple[str, UUID]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Door:
             rows = await conn.fetch("SELECT type FROM mailbox_events ORDER BY created_at")
         return [row["type"] for row in rows]
 
-    async def find_stream(self, answered: CallToConnect) -> Stream | NoStream:
+    async def find_stream(self, answered: CallToConnect) -> Stream | Unallocated:
         self.streams.append((answered.call_id, answered.attempt_id))
         self.asked.append(answered)
         return await self.finder(answered) if self.finder else self.stream
@@ -122,25 +122,18 @@ async def open_door(
         door = Door(url, database, http, public_base_url or url)
         late_events = door.late_events = LateEvents(inbox.append_all)
         door.directory = directory
-        webhooks = WebhookRoutes(
-            WebhookDeps(
-                database,
-                inbox,
-                directory,
-                clock,
-                KEYS,
-                PublicView(public_base_url, trusted, fallback_base_url),
-                Inbound(database, bus, "test"),
-                door.find_stream,
-                late_events,
-                refresher=refresher,
-                fallback=fallback or AnswerFallback(),
-                answer_s=answer_s,
-                hold_max_s=hold_max_s,
-                connect_s=answer_s,
-                reattach=reattach,
-            )
+        view = PublicView(public_base_url, trusted, fallback_base_url)
+        answers = Answers(
+            Inbound(database, bus, "test"),
+            door.find_stream,
+            KEYS,
+            reattach,
+            fallback or AnswerFallback(),
+            hold_max_s,
+            connect_s=answer_s,
         )
+        reader = WebhookReader(directory, KEYS, view, refresher)
+        webhooks = WebhookRoutes(reader, answers, inbox, late_events, clock, answer_s)
         deps = ApiDeps(database, clock, _nothing, {}, metrics.render)
         server = HttpServer(create_api(deps, webhooks.raw_routes()), listener, shutdown_timeout_s=1.0)
         server.start()

@@ -32,8 +32,8 @@ from trunkline.clock import SystemClock
 from trunkline.control.flags import Flags
 from trunkline.control.raising import raise_alarm
 from trunkline.dispatch.checker import Resolution
-from trunkline.jobs.api import JobsApi
-from trunkline.jobs.notifier import JobNotifier
+from trunkline.jobs.platform.catalogue import JobsApi
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.mailbox.inbox import Inbox
 from trunkline.model import new_id
 from trunkline.store import (

@@ -19,16 +19,17 @@ from tests.support.api.world import ApiWorld, expect, open_api
 from tests.support.world import ALL_STANDARD
 from trunkline.api.deps import HealthProbe
 from trunkline.api.raw_routes import RawRoute
-from trunkline.api.router_endpoints import raw_routes
+from trunkline.api.router_endpoints import RouterApi
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.router import RouterBus
 from trunkline.console.application import Console
 from trunkline.control.flags import Flags
 from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
-from trunkline.router.streams import StreamKeys
+from trunkline.router.tokens import StreamKeys
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
@@ -139,15 +140,11 @@ class Router:
     database: Database
 
     def raw_routes(self) -> list[RawRoute]:
-        keys, streams = RouterKeys(self.prefix), StreamKeys.from_secrets([SECRET])
-        config = RouterConfig(
-            voice_agent_base_url="wss://voice.example.com", tiers=parse_tiers(ALL_STANDARD), settle_s=0
-        )
-        notes = AllocationNotes(self.database)
-        return raw_routes(
-            Allocator(self.bus, keys, streams, config, self.database, notes),
-            Pods(self.bus, keys, streams, config, self.database),
-        )
+        bus = RouterBus(self.bus, RouterKeys(self.prefix))
+        streams = StreamKeys.from_secrets([SECRET], "wss://voice.example.com")
+        config = RouterConfig(tiers=parse_tiers(ALL_STANDARD), settle_s=0)
+        allocator = Allocator(bus, config, self.database, AllocationNotes(self.database))
+        return RouterApi(allocator, Pods(bus, config, self.database), streams).raw_routes()
 
 
 @asynccontextmanager

@@ -39,10 +39,10 @@ from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits, is_cancelled
 from trunkline.dispatch.settlement import Settler
-from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.platform.catalogue import known_types
 from trunkline.jobs.platform.enrichment import EnrichmentService
+from trunkline.jobs.wakeups import JobNotifier
 from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
 from trunkline.store.database import Database

@@ -20,8 +20,8 @@ from trunkline.jobs import Failed, InvalidJob, Jobs, JobType, Outcome, Policy, R
 from trunkline.jobs.recurring import Recurring
 from trunkline.jobs.service import JobConfig
 from trunkline.mailbox import Mailbox, Mailboxes, Write, mailbox
+from trunkline.mailbox.handler import BadHandler
 from trunkline.mailbox.processing import FailureRule
-from trunkline.mailbox.worker import BadHandler
 from trunkline.store.database import Connection
 
 LEDGER = """

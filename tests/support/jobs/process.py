@@ -27,11 +27,10 @@ from tests.support.jobs.world import Work
 from tests.support.waiting import eventually
 from trunkline.handlers import in_thread
 from trunkline.jobs.outcomes import Failed, Outcome, Policy
-from trunkline.jobs.poller import PollLimits
 from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
-from trunkline.jobs.worker import ClaimLimits
+from trunkline.jobs.worker import ClaimLimits, PollLimits
 from trunkline.store.jobs import SESSION
 
 LEDGER = """

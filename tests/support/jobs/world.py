@@ -12,14 +12,14 @@ import msgspec
 from tests.support.waiting import eventually
 from trunkline.clock import Clock
 from trunkline.jobs.executor import ExecutorLimits
-from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy, Snooze
-from trunkline.jobs.poller import PollLimits
 from trunkline.jobs.recurring import Recurring
 from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
+from trunkline.jobs.wakeups import JobNotifier
+from trunkline.jobs.worker import PollLimits
 from trunkline.store import database as store
 from trunkline.store import job_admin, jobs
 from trunkline.store.database import Database

@@ -24,7 +24,8 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.mailbox.handler import Batch, Write
 from trunkline.mailbox.inbox import Inbox
-from trunkline.mailbox.worker import FailureRule, MailboxWorker, WorkerLimits
+from trunkline.mailbox.processing import FailureRule
+from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
 from trunkline.store import database as store_database
 from trunkline.store.database import Connection, Database
 from trunkline.store.mailboxes import NewEvent

@@ -9,9 +9,9 @@ from typing import Any
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.mailbox.handler import Batch, Done, Write
+from trunkline.mailbox.handler import Batch, Done, Handler, Write
 from trunkline.mailbox.inbox import Inbox
-from trunkline.mailbox.worker import Handler, MailboxWorker, WorkerLimits
+from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
 from trunkline.store import database as store_database
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection, Database

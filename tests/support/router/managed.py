@@ -1,8 +1,9 @@
 """A pool manager at work on the keys and the database of one test, its clock turned by hand."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.support.router.world import SAMPLE, StoredWorld
 from trunkline.bus.connection import connect
@@ -28,11 +29,12 @@ class Told:
     vanished_counts: list[int] = field(default_factory=list)
     hanging: dict[str, list[str]] = field(default_factory=dict)
 
-    async def vanished(self, vanished: int, _total: int) -> None:
-        self.vanished_counts.append(vanished)
-
-    async def hangs(self, pod: str, calls: Sequence[str]) -> None:
-        self.hanging[pod] = list(calls)
+    async def alarm(self, name: str, subject: str, detail: Mapping[str, Any]) -> None:
+        if name == "pods_vanished":
+            self.vanished_counts.append(detail["vanished"])
+        else:
+            assert name == "pod_hangs"
+            self.hanging[subject] = list(detail["calls"])
 
 
 @dataclass
@@ -84,12 +86,12 @@ async def open_managed(
     async def is_over(call: str) -> bool | None:
         return over.get(call)
 
-    manager = PoolManager(
-        bus, keys, config, HeartbeatSource(bus, keys, config), leading, clock, database,
-        is_over=is_over, alarms=told,
-    )  # fmt: skip
-    await manager.run_once()
     world = StoredWorld(bus, keys, database, config)
+    source = HeartbeatSource(world.router_bus, config)
+    manager = PoolManager(
+        world.router_bus, config, source, leading, clock, database, is_over=is_over, alarm=told.alarm
+    )
+    await manager.run_once()
     yield Managed(world, manager, leading, clock, database, config, over, told)
     await bus.close()
     await database.close()

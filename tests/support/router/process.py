@@ -22,7 +22,7 @@ from tests.support.fork_server import ForkServer, RoleProcess
 from tests.support.router.world import RouterWorld, StoredWorld
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
-from trunkline.bus import router_views
+from trunkline.bus import router as bus_router
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.crashpoint import STOP_AT, TESTING
@@ -104,8 +104,8 @@ async def leaks(world: RouterWorld, database: Database, truth: Truth) -> list[st
     """Every contradiction between the pods, Valkey and Postgres, as a line."""
     client, keys = world.client, world.keys
     found: list[str] = []
-    pods = {view.name: view for view in await router_views.pods(world.bus, keys, 0, 1000)}
-    calls = {view.call_sid: view.pod for view in await router_views.calls(world.bus, keys, 0, 1000)}
+    pods = {view.name: view for view in await bus_router.pods(world.router_bus, 0, 1000)}
+    calls = {view.call_sid: view.pod for view in await bus_router.calls(world.router_bus, 0, 1000)}
     held = {call: pod for pod, its_calls in truth.items() for call in its_calls}
     if set(pods) != set(truth):
         found.append(f"pods are {sorted(pods)}, not {sorted(truth)}")

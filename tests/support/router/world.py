@@ -2,35 +2,31 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-import msgspec
-
-from trunkline.bus import router, router_manager, router_views
+from trunkline.bus import router, router_manager
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import RouterKeys
-from trunkline.bus.router import (
-    Allocation,
-    Beat,
-    BeatRule,
-    CallOver,
-    KnownPod,
-    PodSuperseded,
-    QueuedForPod,
-    Registration,
-    Release,
-    Unregistered,
-    WaitRule,
-)
-from trunkline.bus.router_manager import LiveRow, Term, TruePod
+from trunkline.bus.router import BeatRule, RouterBus, Unregistered, WaitRule
+from trunkline.bus.router_manager import ProjectedPod, Term
+from trunkline.model import Slot
 from trunkline.router.config import RouterConfig
-from trunkline.router.pods import HeartbeatResult, PodHeartbeat, Pods
+from trunkline.router.pods import Pods
 from trunkline.router.registry import PodRegistry
-from trunkline.router.streams import StreamKeys
+from trunkline.routing import (
+    Allocation,
+    EndedAllocation,
+    HeartbeatReply,
+    Pod,
+    PodHeartbeat,
+    PodSuperseded,
+    RegisteredPod,
+    Unallocated,
+)
 from trunkline.settings.tiers import assignment_order, parse_tiers
 from trunkline.store.database import Database
+from trunkline.value import replace
 
 LEASE_TTL_S = 86_400
 ENDED_TTL_S = 600
@@ -48,7 +44,7 @@ class Numbers:
         self._last = 0
         self._known: dict[str, list[tuple[str, int]]] = {}
 
-    def of(self, pod: str, boot: str) -> KnownPod:
+    def of(self, pod: str, boot: str) -> RegisteredPod:
         boots = self._known.setdefault(pod, [])
         is_new = not boots
         if not any(known == boot for known, _ in boots):
@@ -56,7 +52,7 @@ class Numbers:
             boots.append((boot, self._last))
         number = next(number for known, number in boots if known == boot)
         past = [known for known, before in boots if before < number]
-        return KnownPod(number, is_new=is_new, past_boots=past)
+        return RegisteredPod(number, is_new=is_new, past_boots=past)
 
 
 class RouterWorld:
@@ -65,15 +61,16 @@ class RouterWorld:
     def __init__(self, bus: Bus, keys: RouterKeys):
         self.bus = bus
         self.keys = keys
+        self.router_bus = RouterBus(bus, keys)
         self.client: Any = bus.client
-        self.term = Term(bus, keys, "", 1)
+        self.term = Term(self.router_bus, "", 1)
         self._sequences: dict[str, int] = {}
         self._numbers = Numbers()
 
     async def begin(self, tier_config: str = SAMPLE, *, term: int = 1, is_rebuilt: bool = True) -> None:
         """Take the term, as the manager of a new installation does."""
-        lead = await router_manager.lead(self.bus, self.keys, term)
-        self.term = Term(self.bus, self.keys, lead.epoch, term)
+        lead = await router_manager.lead(self.router_bus, term)
+        self.term = Term(self.router_bus, lead.epoch, term)
         if is_rebuilt:
             await self.term.rebuilt()
         await self.publish(tier_config)
@@ -99,12 +96,12 @@ class RouterWorld:
     ) -> Any:
         """`is_alone`: Postgres is silent. `tier`: what it knows of the pod's, '' for a new one."""
         said = self._beat(pod, calls, boot, sequence, leaving, version, hanging)
-        known = await router.heartbeat(self.bus, self.keys, said, rule)
+        known = await router.heartbeat(self.router_bus, said, rule)
         if isinstance(known, Unregistered):
             known_pod = replace(self._numbers.of(pod, boot), tier=tier, newest_version=version)
-            told = KnownPod() if is_alone else known_pod
-            known = await router.heartbeat(self.bus, self.keys, said, rule, told)
-        assert isinstance(known, Registration | PodSuperseded)
+            told = RegisteredPod() if is_alone else known_pod
+            known = await router.heartbeat(self.router_bus, said, rule, told)
+        assert isinstance(known, HeartbeatReply | PodSuperseded)
         return known
 
     def _beat(
@@ -116,12 +113,14 @@ class RouterWorld:
         leaving: bool,
         version: str,
         hanging: Sequence[str] = (),
-    ) -> Beat:
+    ) -> PodHeartbeat:
         counted = self._sequences.get(pod, 1) + 1
         self._sequences[pod] = counted
-        fields: dict[str, str | int] = {"ip": "10.0.0.1", "port": 8080, "version": version, "interval_s": 5}
-        fields["hanging"] = " ".join(hanging)
-        return Beat(pod, boot, counted if sequence is None else sequence, calls, leaving, fields)
+        number = counted if sequence is None else sequence
+        return PodHeartbeat(
+            pod, boot, number, "10.0.0.1", 8080, version, "", tuple(calls), leaving, 5,
+            hanging=tuple(hanging),
+        )  # fmt: skip
 
     async def pods(self, count: int, prefix: str = "agent") -> list[str]:
         names = [f"{prefix}-{number}" for number in range(count)]
@@ -134,10 +133,10 @@ class RouterWorld:
         match answer:
             case Allocation():
                 return answer.pod
-            case CallOver():
+            case Unallocated(why="ended"):
                 return "ended"
-            case QueuedForPod():
-                return f"hold {answer.before}"
+            case Unallocated(why="hold", before=before):
+                return f"hold {before}"
         return "none"
 
     async def ask(
@@ -149,11 +148,10 @@ class RouterWorld:
         is_alone: bool = True,
     ) -> Any:
         return await router.allocate(
-            self.bus,
-            self.keys,
+            self.router_bus,
             call,
             merchant_id=merchant,
-            allocation_id=str(self.allocation_of(call)),
+            allocation_id=self.allocation_of(call),
             lease_ttl_s=LEASE_TTL_S,
             wait=wait,
             is_alone=is_alone,
@@ -163,8 +161,8 @@ class RouterWorld:
     def allocation_of(call: str) -> UUID:
         return uuid5(NAMESPACE_OID, call)
 
-    async def release(self, call: str, by_pod: str = "") -> Release | None:
-        return await router.release(self.bus, self.keys, call, by_pod=by_pod, ended_ttl_s=ENDED_TTL_S)
+    async def release(self, call: str, by_pod: str = "") -> EndedAllocation | None:
+        return await router.release(self.router_bus, call, by_pod=by_pod, ended_ttl_s=ENDED_TTL_S)
 
     async def configure(self, merchant: str, **config: str) -> None:
         """As an operator does it by hand."""
@@ -182,37 +180,39 @@ class RouterWorld:
         return tier
 
     async def status_of(self, pod: str) -> str | None:
-        view = await router_views.pod_view(self.bus, self.keys, pod)
+        view = await router.pod_view(self.router_bus, pod)
         return view.status if view else None
 
     async def recover(self) -> int:
         """Pods are put where they belong, as if Postgres had the slots that Valkey has. How many were elsewhere."""
-        census = await router_manager.census(self.bus, self.keys)
+        census = await router_manager.census(self.router_bus)
         pods = [await self._true(pod, tier) for tier, pods in census.items() for pod in pods]
         return (await self.term.put(pods, lease_ttl_s=LEASE_TTL_S)).fixed
 
     async def move(self, pod: str, tier: str) -> None:
         """As when Postgres has it in another tier."""
         true = await self._true(pod, tier)
-        await self.term.put([msgspec.structs.replace(true, tier=tier)], lease_ttl_s=LEASE_TTL_S)
+        await self.term.put([replace(true, pod=replace(true.pod, tier=tier))], lease_ttl_s=LEASE_TTL_S)
 
-    async def _true(self, pod: str, tier: str) -> TruePod:
+    async def _true(self, pod: str, tier: str) -> ProjectedPod:
         hash_of, keys = self.client.hgetall, self.keys
         known = await hash_of(keys.pod(pod))
-        rows: list[LiveRow] = []
-        for slot, one in (await hash_of(keys.pod_slots(pod))).items():
+        rows: list[Allocation] = []
+        for no, one in (await hash_of(keys.pod_slots(pod))).items():
             sid = await self.client.get(keys.begun(one)) or ""
             record = await hash_of(keys.call(sid) if sid else keys.kept_for(one))
             source = record.get("source_pool", f"pool:{tier}")
-            number = record.get("incarnation", known.get("incarnation", "1"))
-            at_s = record.get("allocated_at", "1")
-            rows.append(
-                LiveRow(one, sid, pod, slot, number, record.get("merchant_id", ""), source, "0", at_s)
-            )
-        return TruePod(
-            pod, known.get("incarnation", "1"), await self.tier_of(pod) or tier, {}, known.get("ready", "1"),
-            known.get("leaving", "0"), "0", "", max(0, await self.client.ttl(keys.draining(pod))), 0, 0, rows,
+            number = int(record.get("incarnation", known.get("incarnation", "1")))
+            at_s = int(record.get("allocated_at", "1"))
+            slot = Slot(pod, int(no), number, source)
+            rows.append(Allocation(UUID(one), sid, slot, record.get("merchant_id", ""), at_s=at_s))
+        true = Pod(
+            pod, int(known.get("incarnation", "1")), await self.tier_of(pod) or tier,
+            boot_id=known.get("boot_id", ""), sequence=int(known.get("sequence", "0")),
+            is_ready=known.get("ready", "1") == "1", is_leaving=known.get("leaving", "0") == "1",
+            drain_left_s=max(0, await self.client.ttl(keys.draining(pod))),
         )  # fmt: skip
+        return ProjectedPod(true, rows, is_certain=False)
 
     async def fall_silent(self, pod: str) -> None:
         """As if it had not been heard for an hour in which we listened."""
@@ -227,7 +227,7 @@ class RouterWorld:
             await self.client.delete(key)
 
     async def sizes(self) -> dict[str, int]:
-        counts = await router_views.counts(self.bus, self.keys)
+        counts = await router.counts(self.router_bus)
         return {pool.tier: pool.assigned for pool in counts.pools}
 
 
@@ -237,8 +237,8 @@ class StoredWorld(RouterWorld):
     def __init__(self, bus: Bus, keys: RouterKeys, database: Database, config: RouterConfig):
         super().__init__(bus, keys)
         self.database = database
-        self.registry = PodRegistry(database, bus, keys, config)
-        self.face = Pods(bus, keys, StreamKeys.from_secrets(["a secret"]), config, database, self.registry)
+        self.registry = PodRegistry(database, self.router_bus, config)
+        self.face = Pods(self.router_bus, config, database, self.registry)
 
     async def beat(
         self,
@@ -253,23 +253,8 @@ class StoredWorld(RouterWorld):
         is_alone: bool = False,
         tier: str = "",
         hanging: Sequence[str] = (),
-    ) -> HeartbeatResult | PodSuperseded:
-        said = self._beat(pod, calls, boot, sequence, leaving, version)
-        heard = await self.face.heartbeat(
-            PodHeartbeat(
-                pod,
-                boot,
-                said.sequence,
-                "10.0.0.1",
-                8080,
-                version,
-                "",
-                tuple(calls),
-                leaving,
-                interval_s=5,
-                hanging=tuple(hanging),
-            )
-        )
+    ) -> HeartbeatReply | PodSuperseded:
+        heard = await self.face.heartbeat(self._beat(pod, calls, boot, sequence, leaving, version, hanging))
         await self.written()
         return heard
 
@@ -287,18 +272,19 @@ class StoredWorld(RouterWorld):
         is_alone: bool = True,
     ) -> Any:
         answer = await super().ask(call, merchant, wait, is_alone=is_alone)
-        if isinstance(answer, Allocation) and not answer.was_existing:
+        if isinstance(answer, Allocation) and not answer.is_existing:
             await self.note(call, answer, merchant)
         return answer
 
     async def note(self, call: str, given: Allocation, merchant: str = "") -> None:
         """The row that Postgres has of a call with a pod."""
+        slot = given.slot
         async with self.database.connection() as conn:
             await conn.execute(
                 "INSERT INTO allocations AS a (id, has_attempt, call, merchant_id, pod, slot, incarnation, source_pool,"
                 " begun_at) VALUES ($1, false, $2, $3, $4, $5, $6, $7, clock_timestamp()) ON CONFLICT (id) DO UPDATE"
                 " SET pod = excluded.pod, slot = excluded.slot, incarnation = excluded.incarnation",
-                self.allocation_of(call), call, merchant, given.pod, given.slot, given.incarnation, given.source_pool,
+                self.allocation_of(call), call, merchant, slot.pod, slot.no, slot.incarnation, slot.source_pool,
             )  # fmt: skip
 
     async def keep(self, dial: str, pod: str, slot: int = 1) -> UUID:
@@ -311,7 +297,7 @@ class StoredWorld(RouterWorld):
             )  # fmt: skip
         return self.allocation_of(dial)
 
-    async def release(self, call: str, by_pod: str = "") -> Release | None:
+    async def release(self, call: str, by_pod: str = "") -> EndedAllocation | None:
         await self.end(call)
         return await super().release(call, by_pod)
 

@@ -13,10 +13,18 @@ from trunkline.app import Platform
 from trunkline.client import TrunklineClient
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony.callbacks import CallbackKeys, callback_url, fallback_of
-from trunkline.telephony.carrier import Accepted, CallbackKind, CallEvent, CallOrder, CallView, Carrier
+from trunkline.telephony.carrier import (
+    DEFAULT_ACCOUNT,
+    Accepted,
+    CallbackKind,
+    CallEvent,
+    CallOrder,
+    CallView,
+    Carrier,
+)
+from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.exotel import Exotel
 from trunkline.telephony.plivo import Plivo
-from trunkline.telephony.session import CarrierSession, basic
 from trunkline.telephony.simulator import Faults, SimulatedAccount, Simulator, SimulatorConfig
 from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.config import ACCOUNTS, CarrierName
@@ -47,41 +55,39 @@ class Trait:
     dated: bool = True
 
 
+def _account(base_url: str, credentials: Mapping[str, str], name: str = DEFAULT_ACCOUNT) -> CarrierAccount:
+    return CarrierAccount(credentials, KEYS, base_url, TIMEOUT_S, name)
+
+
 def _twilio(base_url: str, account: SimulatedAccount, clock: Clock) -> Carrier:
-    session = CarrierSession(basic(account.sid, account.auth_token), total_timeout_s=TIMEOUT_S)
-    return Twilio(account.sid, account.auth_token, KEYS, base_url=base_url, session=session, clock=clock)
+    given = {"account_sid": account.sid, "auth_token": account.auth_token}
+    return Twilio(_account(base_url, given), clock=clock)
 
 
 def _plivo(base_url: str, account: SimulatedAccount, clock: Clock) -> Carrier:
-    session = CarrierSession(basic(account.sid, account.auth_token), total_timeout_s=TIMEOUT_S)
-    return Plivo(account.sid, account.auth_token, KEYS, base_url=base_url, session=session, clock=clock)
+    given = {"auth_id": account.sid, "auth_token": account.auth_token}
+    return Plivo(_account(base_url, given), clock=clock)
 
 
 def _exotel(base_url: str, account: SimulatedAccount, clock: Clock) -> Carrier:
-    return Exotel(
-        account.sid,
-        account.api_key,
-        account.auth_token,
-        KEYS,
-        app_id=APP_ID,
-        base_url=base_url,
-        account="default" if account in ACCOUNTS else account.sid,
-        session=CarrierSession(basic(account.api_key, account.auth_token), total_timeout_s=TIMEOUT_S),
-        clock=clock,
-    )
+    given = {
+        "sid": account.sid,
+        "api_key": account.api_key,
+        "api_token": account.auth_token,
+        "app_id": APP_ID,
+    }
+    name = DEFAULT_ACCOUNT if account in ACCOUNTS else account.sid
+    return Exotel(_account(base_url, given, name), clock=clock)
 
 
 def _vapi(base_url: str, account: SimulatedAccount, clock: Clock) -> Carrier:
-    return Vapi(
-        account.auth_token,
-        [account.auth_token],
-        KEYS,
-        assistant_id=ASSISTANT_ID,
-        credential_id=CREDENTIAL_ID,
-        base_url=base_url,
-        session=CarrierSession(f"Bearer {account.auth_token}", total_timeout_s=TIMEOUT_S),
-        clock=clock,
-    )
+    given = {
+        "api_key": account.auth_token,
+        "webhook_secret": account.auth_token,
+        "assistant_id": ASSISTANT_ID,
+        "credential_id": CREDENTIAL_ID,
+    }
+    return Vapi(_account(base_url, given), clock=clock)
 
 
 TRAITS: Mapping[CarrierName, Trait] = {

@@ -5,8 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from trunkline.telephony.connection import Connection
-from trunkline.telephony.http_exchange import Exchange, HttpReply, ReplyLost
+from trunkline.http.connections import Connection, Exchange, HttpReply, ReplyLost
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 

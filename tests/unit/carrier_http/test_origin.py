@@ -18,11 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.support.faults.silence import silent_address
-from trunkline.telephony import http_origin as origin_module
-from trunkline.telephony.connection import Connection
-from trunkline.telephony.http_exchange import HttpReply, NotSent
-from trunkline.telephony.http_origin import Origin, split
-from trunkline.telephony.session import CarrierSession
+from trunkline.http import connections as origin_module
+from trunkline.http.carrier_session import CarrierSession
+from trunkline.http.connections import Connection, HttpReply, NotSent, Origin, split
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from trunkline.telephony import session as session_module
-from trunkline.telephony.connection import Connection
-from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost
-from trunkline.telephony.http_origin import Origin
-from trunkline.telephony.session import CarrierSession, basic
+from trunkline.http import carrier_session as session_module
+from trunkline.http.carrier_session import CarrierSession, basic
+from trunkline.http.connections import Connection, Exchange, HttpReply, NotSent, Origin, ReplyLost
 from trunkline.testing.clock import ManualClock
 
 OK = b'HTTP/1.1 201 Created\r\nContent-Length: 13\r\n\r\n{"sid":"CA1"}'

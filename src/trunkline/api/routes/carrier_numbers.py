@@ -8,7 +8,7 @@ from trunkline.api.deps import Deps
 from trunkline.api.errors import ApiError, conflict
 from trunkline.api.models import WRITE_ERRORS, Body, ErrorOut, Responses
 from trunkline.api.routes.accounts import AccountName, CarrierName
-from trunkline.telephony.carrier import NumbersUnavailable
+from trunkline.telephony.carrier import Unavailable
 from trunkline.telephony.carrier_registry import CarrierConfigError
 
 router = APIRouter(prefix=f"{API_ROOT}/accounts", tags=["accounts"])
@@ -55,12 +55,12 @@ async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> Carri
     except CarrierConfigError as error:
         raise conflict("account_not_usable", f"{error}.") from None
     numbers = await account.own_numbers()
-    if isinstance(numbers, NumbersUnavailable):
+    if isinstance(numbers, Unavailable):
         raise _unavailable(body.carrier, numbers)
     return CarrierNumbers(carrier=body.carrier, account=body.account, numbers=numbers)
 
 
-def _unavailable(carrier: str, unavailable: NumbersUnavailable) -> ApiError:
+def _unavailable(carrier: str, unavailable: Unavailable) -> ApiError:
     if unavailable.is_unauthorized:
         message = f"{carrier} rejects these credentials ({unavailable.reason}). Enter them again."
         return ApiError(502, "carrier_refused", message)

@@ -17,10 +17,9 @@ from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.routes.controls import Reason
-from trunkline.jobs.api import JobsApi
-from trunkline.jobs.errors import InvalidJob, PayloadRefused
+from trunkline.jobs.platform.catalogue import JobsApi
 from trunkline.jobs.platform.exports import EXPORT, Export
-from trunkline.jobs.registry import KEY_MAX
+from trunkline.jobs.registry import KEY_MAX, InvalidJob, PayloadRefused
 from trunkline.jobs.wakeups import CANCELLED
 from trunkline.leads.ingest import FieldProblem, ObjectId, Text
 from trunkline.states import JobStatus, LeadStatus
@@ -169,7 +168,7 @@ class ExportIn(Body):
 async def list_jobs(query: Annotated[JobQuery, Query()], who: ReadKey, api: Deps) -> Page[Job]:
     """Newest first: waiting, running, done (for a week) or dead."""
     statuses = tuple(JobStatus) if query.status is None else (query.status,)
-    return await _page(api, who, "jobs", query, statuses, query.job_type)
+    return await job_page(api, who, "jobs", query, statuses, query.job_type)
 
 
 @router.post(
@@ -216,18 +215,13 @@ async def enqueue_job(body: JobIn, who: JobsKey, api: Deps, response: Response) 
 @router.get("/dead", response_model=PageOut[JobOut], responses=READ_ERRORS, summary="List dead letters")
 async def list_dead(query: Annotated[DeadQuery, Query()], who: ReadKey, api: Deps) -> Page[Job]:
     """Jobs that failed too often, newest first, until they are replayed or their retention ends."""
-    return await _page(api, who, "dead jobs", query, (JobStatus.FAILED,), query.job_type)
+    return await job_page(api, who, "dead jobs", query, (JobStatus.FAILED,), query.job_type)
 
 
 @router.post("/dead/replay", response_model=ReplayOut, responses=WRITE_ERRORS, summary="Replay dead letters")
 async def replay_dead(body: ReplayJobsIn, who: AdminKey, api: Deps) -> ReplayOut:
     """Oldest first, with all their attempts again."""
-    jobs_deps = jobs_api(api)
-    async with api.store.writing() as tx:
-        count, back = await job_admin.replay(tx, who.tenant, job_type=body.job_type)
-        await record(tx, who, "jobs.replayed", body.job_type or "all", who.tenant, count=count)
-    jobs_deps.outbox.wake(*back)
-    return ReplayOut(replayed=len(back), superseded=count - len(back))
+    return await replay(api, who, body.job_type)
 
 
 @router.get("/types", response_model=TypesOut, responses=READ_ERRORS, summary="Count jobs by type")
@@ -296,7 +290,7 @@ async def create_export(body: ExportIn, who: LeadsKey, api: Deps) -> Job:
 @router.get("/{job_id}", response_model=JobDetailOut, responses=READ_ERRORS, summary="Get a job")
 async def get_job(job_id: UUID, who: ReadKey, api: Deps) -> JobDetailOut:
     """With its payload while it waits, its progress, and its result when it is done."""
-    return _detailed(await _get(api, who, job_id))
+    return detailed(await get_visible(api, who, job_id))
 
 
 @router.get(
@@ -306,7 +300,7 @@ async def get_job(job_id: UUID, who: ReadKey, api: Deps) -> JobDetailOut:
     summary="Get the progress of a job",
 )
 async def get_progress(job_id: UUID, who: ReadKey, api: Deps) -> JobProgressOut:
-    job = await _get(api, who, job_id)
+    job = await get_visible(api, who, job_id)
     return JobProgressOut(
         id=job.id, status=job.status, progress=job.fraction, note=job.note, result=_json(job.result)
     )
@@ -320,7 +314,7 @@ async def get_progress(job_id: UUID, who: ReadKey, api: Deps) -> JobProgressOut:
 )
 async def get_file(job_id: UUID, who: ReadKey, api: Deps) -> FileResponse:
     """The file of a finished export, from the data folder, which the worker and the API must share."""
-    job = await _get(api, who, job_id)
+    job = await get_visible(api, who, job_id)
     name = (_json(job.result) or {}).get("file") if job.job_type == EXPORT.name else None
     path = jobs_api(api).files.path(name) if isinstance(name, str) else None
     if path is None or not path.is_file():
@@ -331,20 +325,7 @@ async def get_file(job_id: UUID, who: ReadKey, api: Deps) -> FileResponse:
 @router.post("/{job_id}/retry", response_model=JobOut, responses=WRITE_ERRORS, summary="Run a job now")
 async def retry_job(job_id: UUID, who: AdminKey, api: Deps) -> Job:
     """A waiting job runs now instead of later; a dead one is replayed. One that runs or is done: 409."""
-    jobs_deps = jobs_api(api)
-    async with api.store.writing() as tx:
-        before = require_found(await job_admin.get(tx, who.tenant, job_id), "job")
-        if before.status is JobStatus.FAILED:
-            _, back = await job_admin.replay(tx, who.tenant, job_id=job_id)
-        else:
-            woken = await job_admin.run_now(tx, who.tenant, job_id)
-            if woken is None:
-                raise conflict("job_not_waiting", "This job runs or has ended. There is nothing to retry.")
-            back = [woken]
-        await record(tx, who, "job.retried", job_id, before.tenant)
-        job = require_found(await job_admin.get(tx, who.tenant, job_id), "job")
-    jobs_deps.outbox.wake(*back)
-    return job
+    return await retry(api, who, job_id)
 
 
 @router.post("/{job_id}/cancel", response_model=JobOut, responses=WRITE_ERRORS, summary="Cancel a job")
@@ -362,7 +343,33 @@ async def cancel_job(job_id: UUID, body: ReasonIn, who: AdminKey, api: Deps) -> 
     return job
 
 
-async def _page(
+async def replay(api: Api, who: Principal, job_type: str | None, reason: str | None = None) -> ReplayOut:
+    jobs_deps = jobs_api(api)
+    async with api.store.writing() as tx:
+        count, back = await job_admin.replay(tx, who.tenant, job_type=job_type)
+        await record(tx, who, "jobs.replayed", job_type or "all", who.tenant, reason=reason, count=count)
+    jobs_deps.outbox.wake(*back)
+    return ReplayOut(replayed=len(back), superseded=count - len(back))
+
+
+async def retry(api: Api, who: Principal, job_id: UUID, reason: str | None = None) -> Job:
+    jobs_deps = jobs_api(api)
+    async with api.store.writing() as tx:
+        before = require_found(await job_admin.get(tx, who.tenant, job_id), "job")
+        if before.status is JobStatus.FAILED:
+            _, back = await job_admin.replay(tx, who.tenant, job_id=job_id)
+        else:
+            woken = await job_admin.run_now(tx, who.tenant, job_id)
+            if woken is None:
+                raise conflict("job_not_waiting", "This job runs or has ended. There is nothing to retry.")
+            back = [woken]
+        await record(tx, who, "job.retried", job_id, before.tenant, reason=reason)
+        job = require_found(await job_admin.get(tx, who.tenant, job_id), "job")
+    jobs_deps.outbox.wake(*back)
+    return job
+
+
+async def job_page(
     api: Api,
     who: Principal,
     name: str,
@@ -384,12 +391,12 @@ async def _page(
     return cursors.page(rows, lambda job: job.id)
 
 
-async def _get(api: Api, who: Principal, job_id: UUID) -> Job:
+async def get_visible(api: Api, who: Principal, job_id: UUID) -> Job:
     async with api.store.reading() as connection:
         return require_found(await job_admin.get(connection, who.tenant, job_id), "job")
 
 
-def _detailed(job: Job) -> JobDetailOut:
+def detailed(job: Job) -> JobDetailOut:
     return JobDetailOut(
         payload=_json(job.payload),
         result=_json(job.result),

@@ -10,21 +10,22 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from starlette.responses import Response
+
 from trunkline.api.webhooks.reading import VerifiedWebhook
 from trunkline.dispatch.inbound import Inbound, Taken, Turned
 from trunkline.in_time import in_time
-from trunkline.router.connector import CallToConnect
-from trunkline.router.stream_finder import NoStream, Stream
+from trunkline.router.config import HOLD_S
+from trunkline.router.connector import CallToConnect, Stream
+from trunkline.routing import Unallocated
 from trunkline.store.database import UNAVAILABLE
-from trunkline.telemetry import bind, get_logger
+from trunkline.telemetry import get_logger
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import AnswerFallback, Document
 from trunkline.value import Value, replace
 
 log = get_logger(__name__)
 
-# How long a call on hold waits before the carrier polls again.
-HOLD_S = 1
 # The time for an allocation, from the carrier's request. The rest of the 1.2 s is for the response.
 CONNECT_S = 0.9
 # The share of it for admitting an inbound call: one short transaction.
@@ -32,22 +33,14 @@ ADMIT_SHARE = 0.5
 
 
 class AnswerReply(Value, frozen=True):
-    """The document for the carrier, and whether the call got no agent, or an external one: that decides the outcome of
-    its lead."""
+    """The document for the carrier. `agent_joined`, for the call's event, decides the outcome of its lead: False, the
+    call got no agent; True, an external one; None, an agent of a pod, which has to prove that it joined."""
 
     document: Document
-    no_agent: bool = False
-    is_external: bool = False
-
-    @property
-    def agent_joined(self) -> bool | None:
-        """For the call's event. None: the call got an agent, which has to prove that it joined."""
-        if self.no_agent:
-            return False
-        return True if self.is_external else None
+    agent_joined: bool | None = None
 
 
-FindStream = Callable[[CallToConnect], Awaitable[Stream | NoStream]]
+FindStream = Callable[[CallToConnect], Awaitable[Stream | Unallocated]]
 # Reattaches a call whose attempt was written off. False: a newer attempt is live, or the lead has ended.
 Reattach = Callable[[UUID, str], Awaitable[bool]]
 
@@ -66,96 +59,96 @@ class Answers:
     hold_max_s: float = 0.0
     connect_s: float = CONNECT_S
 
+    async def reply(self, webhook: VerifiedWebhook) -> AnswerReply:
+        match webhook.tag.kind:
+            case "answer":
+                return await self.to_answered(webhook)
+            case "resume":
+                return await self.to_resumed(webhook)
+            case _:
+                return await self.to_arrived(webhook)
+
     async def to_answered(self, webhook: VerifiedWebhook) -> AnswerReply:
         """The answer gate: one step decides whether the call is still wanted, and allocates its pod. A call that was
         superseded or aborted is hung up."""
-        with bind(attempt_id=str(webhook.attempt_id)):
-            agent = webhook.tag.agent or webhook.event.agent
-            is_dialled = webhook.event.direction == "outbound"
-            answered = CallToConnect(webhook.event.call_id, webhook.attempt_id, is_dialled, agent=agent)
-            return await self._connect(webhook, answered)
+        event, is_dialled = webhook.event, webhook.event.direction == "outbound"
+        agent = webhook.tag.agent or event.agent
+        return await self._connect(
+            webhook, CallToConnect(event.call_id, webhook.attempt_id, is_dialled, agent=agent)
+        )
 
-    async def to_resumed(self, webhook: VerifiedWebhook) -> Document:
+    async def to_resumed(self, webhook: VerifiedWebhook) -> AnswerReply:
         """A stream has closed. If its call was not released, its agent was lost, and the person gets another one."""
-        event = webhook.event
-        with bind(attempt_id=str(webhook.attempt_id)):
-            if event.kind == "ended":
-                return webhook.carrier.hang_up_document()
-            is_dialled = event.direction == "outbound"
-            call = CallToConnect(event.call_id, webhook.attempt_id, is_dialled, over_turn=webhook.tag.turn)
-            return (await self._connect(webhook, call)).document
+        event, is_dialled = webhook.event, webhook.event.direction == "outbound"
+        if event.kind == "ended":
+            return AnswerReply(webhook.carrier.hang_up_document())
+        call = CallToConnect(event.call_id, webhook.attempt_id, is_dialled, over_turn=webhook.tag.turn)
+        return await self._connect(webhook, call)
 
-    async def to_arrived(self, webhook: VerifiedWebhook) -> Document:
+    async def to_arrived(self, webhook: VerifiedWebhook) -> AnswerReply:
         """An inbound call rings."""
         event, carrier = webhook.event, webhook.carrier
-        answered = CallToConnect(event.call_id, webhook.attempt_id, is_dialled=False)
-        with bind(attempt_id=str(webhook.attempt_id)):
-            try:
-                admitting = self.inbound.admit(
-                    carrier.name, webhook.tag.account, event.call_id, event.to, event.from_
-                )
-                admitted = await in_time(self.connect_s * ADMIT_SHARE, admitting)
-            except UNAVAILABLE as error:
-                # The caller still gets an agent although Postgres cannot record the call.
-                log.error("inbound.store_unavailable", error=str(error))
-                return (await self._connect(webhook, answered)).document
-            match admitted:
-                case Taken(is_over=True):
-                    return carrier.hang_up_document()
-                case Taken(merchant_id=merchant_id):
-                    own = CallToConnect(
-                        event.call_id, webhook.attempt_id, is_dialled=False, merchant_id=merchant_id
-                    )
-                    return (await self._connect(webhook, own)).document
-                case Turned():
-                    return _refuse(webhook, admitted)
+        call = CallToConnect(event.call_id, webhook.attempt_id, is_dialled=False)
+        admitting = self.inbound.admit(
+            carrier.name, webhook.tag.account, event.call_id, event.to, event.from_
+        )
+        try:
+            admitted = await in_time(self.connect_s * ADMIT_SHARE, admitting)
+        except UNAVAILABLE as error:
+            # The caller still gets an agent although Postgres cannot record the call.
+            log.error("inbound.store_unavailable", error=str(error))
+            return await self._connect(webhook, call)
+        match admitted:
+            case Taken(is_over=True):
+                return AnswerReply(carrier.hang_up_document())
+            case Taken(merchant_id=merchant_id):
+                return await self._connect(webhook, replace(call, merchant_id=merchant_id))
+            case Turned():
+                return AnswerReply(_refuse(webhook, admitted))
 
-    async def _connect(self, webhook: VerifiedWebhook, answered: CallToConnect) -> AnswerReply:
+    async def _connect(self, webhook: VerifiedWebhook, call: CallToConnect) -> AnswerReply:
         carrier = webhook.carrier
         if not carrier.streams:
-            return AnswerReply(
-                carrier.answer_document("", {"attempt": str(answered.attempt_id)}), is_external=True
-            )
-        match await self._find(webhook, answered):
+            attempt = {"attempt": str(call.attempt_id)}
+            return AnswerReply(carrier.answer_document("", attempt), agent_joined=True)
+        match await self._find(webhook, call):
             case Stream() as stream:
                 then_url = self._url(webhook, "resume", turn=stream.turn)
                 status_url = self._url(webhook, "stream") if stream.wants_status else ""
                 return AnswerReply(
                     carrier.answer_document(stream.url, stream.parameters, then_url, status_url)
                 )
-            case NoStream(why="ended"):
-                log.warning("answer.not_connected", call_id=answered.call_id)
+            case Unallocated(why="ended" | "superseded" | "taken"):
+                log.warning("answer.not_connected", call_id=call.call_id)
                 return AnswerReply(carrier.hang_up_document())
-            case NoStream(why="elsewhere"):
-                return AnswerReply(carrier.fallback_document(self.fallback), is_external=True)
-            case NoStream(why="hold" | "unknown", wait_max_s=wait_max_s) if self._may_hold(
+            case Unallocated(why="elsewhere"):
+                return AnswerReply(carrier.fallback_document(self.fallback), agent_joined=True)
+            case Unallocated(why="hold" | "unknown", wait_max_s=wait_max_s) if self._may_hold(
                 webhook, wait_max_s
             ):
                 return AnswerReply(carrier.hold_document(HOLD_S, self._again_url(webhook)))
-            case NoStream(why=why, message=message):
-                log.warning("answer.no_pod", call_id=answered.call_id, reason=why)
-                # The operator's own URL is an external agent; an apology is none.
-                is_external = bool(self.fallback.url)
+            case Unallocated(why=why, message=message):
+                log.warning("answer.no_pod", call_id=call.call_id, reason=why)
                 fallback = replace(self.fallback, message=message) if message else self.fallback
-                document = carrier.fallback_document(fallback)
-                return AnswerReply(document, no_agent=not is_external, is_external=is_external)
+                # The operator's own URL is an external agent; an apology is none.
+                return AnswerReply(carrier.fallback_document(fallback), agent_joined=bool(self.fallback.url))
 
-    async def _find(self, webhook: VerifiedWebhook, answered: CallToConnect) -> Stream | NoStream:
+    async def _find(self, webhook: VerifiedWebhook, call: CallToConnect) -> Stream | Unallocated:
         """Never raises: a person waits on the phone, so every error becomes a document."""
         passed_s = asyncio.get_running_loop().time() - webhook.asked_at_s if webhook.asked_at_s else 0.0
         try:
-            return await in_time(max(self.connect_s - passed_s, 0.05), self._stream_of(answered))
+            return await in_time(max(self.connect_s - passed_s, 0.05), self._stream_of(call))
         except UNAVAILABLE as error:
-            log.error("answer.engines_silent", call_id=answered.call_id, error=str(error))
+            log.error("answer.engines_silent", call_id=call.call_id, error=str(error))
         except Exception as error:
-            log.error("answer.failed", call_id=answered.call_id, exc_info=error)
-        return NoStream("unknown")
+            log.error("answer.failed", call_id=call.call_id, exc_info=error)
+        return Unallocated("unknown")
 
-    async def _stream_of(self, answered: CallToConnect) -> Stream | NoStream:
-        stream = await self.find_stream(answered)
-        if stream == NoStream("given_up"):
-            is_ours = await self.reattach(answered.attempt_id, answered.call_id)
-            stream = await self.find_stream(answered) if is_ours else NoStream("ended")
+    async def _stream_of(self, call: CallToConnect) -> Stream | Unallocated:
+        stream = await self.find_stream(call)
+        if stream == Unallocated("given_up"):
+            is_ours = await self.reattach(call.attempt_id, call.call_id)
+            stream = await self.find_stream(call) if is_ours else Unallocated("ended")
         return stream
 
     def _may_hold(self, webhook: VerifiedWebhook, wait_max_s: float) -> bool:
@@ -171,15 +164,12 @@ class Answers:
         return self._url(webhook, "answer", held=held, agent=webhook.tag.agent)
 
     def _url(self, webhook: VerifiedWebhook, kind: Any, **more: Any) -> str:
-        return callback_url(
-            webhook.base_url,
-            webhook.carrier.name,
-            kind,
-            webhook.attempt_id,
-            self.keys,
-            webhook.tag.account,
-            **more,
-        )
+        carrier, account = webhook.carrier.name, webhook.tag.account
+        return callback_url(webhook.base_url, carrier, kind, webhook.attempt_id, self.keys, account, **more)
+
+
+def document_response(document: Document) -> Response:
+    return Response(document.body, document.status, media_type=document.content_type)
 
 
 def _refuse(webhook: VerifiedWebhook, turned: Turned) -> Document:

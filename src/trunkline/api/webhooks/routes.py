@@ -4,36 +4,28 @@ A status event is stored before it is acknowledged. A request for a document is 
 phone: the response is a document within `ANSWER_S`, whatever is away or hangs, and its event is written afterwards.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import asdict
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from trunkline.api.raw_routes import Endpoint, RawRoute
-from trunkline.api.webhooks.answers import CONNECT_S, Answers, FindStream, Reattach, never_reattach
+from trunkline.api.raw_routes import Endpoint, RawRoute, json_response
+from trunkline.api.webhooks.answers import Answers, document_response
 from trunkline.api.webhooks.late_events import LateEvents
-from trunkline.api.webhooks.public_url import PublicView
 from trunkline.api.webhooks.reading import VerifiedWebhook, WebhookReader
 from trunkline.clock import Clock
 from trunkline.dispatch import agent_reports
 from trunkline.dispatch.calls import KIND, URGENT
-from trunkline.dispatch.inbound import Inbound
 from trunkline.errors import StoreUnavailable
 from trunkline.in_time import in_time
 from trunkline.mailbox.inbox import Inbox
-from trunkline.store.database import Database
 from trunkline.store.mailboxes import NewEvent
-from trunkline.telemetry import get_logger, metrics
-from trunkline.telephony.account_refresher import AccountRefresher
-from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carrier import AnswerFallback, CallbackKind, Document
+from trunkline.telemetry import bind, get_logger, metrics
+from trunkline.telephony.carrier import CallbackKind
 from trunkline.telephony.carrier_registry import CARRIERS
-from trunkline.telephony.directory import CarrierDirectory
 from trunkline.telephony.documents import last_resorts
 
 log = get_logger(__name__)
@@ -44,44 +36,25 @@ _KEPT: Mapping[str, int] = {"exotel": 200}
 ANSWER_S = 1.2
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookDeps:
-    database: Database
-    inbox: Inbox
-    carriers: CarrierDirectory
-    clock: Clock
-    keys: CallbackKeys
-    view: PublicView
-    inbound: Inbound
-    find_stream: FindStream
-    # Events of answers are written after the response; a test may wait for them here.
-    late_events: LateEvents
-    refresher: AccountRefresher | None = None
-    reattach: Reattach = never_reattach
-    fallback: AnswerFallback = field(default_factory=AnswerFallback)
-    answer_s: float = ANSWER_S
-    hold_max_s: float = 0.0
-    connect_s: float = CONNECT_S
-
-
 class WebhookRoutes:
-    def __init__(self, deps: WebhookDeps):
-        self._reader = WebhookReader(deps.carriers, deps.keys, deps.view, deps.refresher)
-        self._answers = Answers(
-            deps.inbound,
-            deps.find_stream,
-            deps.keys,
-            deps.reattach,
-            deps.fallback,
-            deps.hold_max_s,
-            deps.connect_s,
-        )
-        self._inbox = deps.inbox
-        self._late_events = deps.late_events
-        self._clock = deps.clock
-        self._last_resorts = last_resorts(deps.fallback)
-        self._answer_s = deps.answer_s
-        self._is_fallback_elsewhere = bool(deps.fallback.url)
+    """Events of answers are written after the response; a test may wait for them at `late_events`."""
+
+    def __init__(
+        self,
+        reader: WebhookReader,
+        answers: Answers,
+        inbox: Inbox,
+        late_events: LateEvents,
+        clock: Clock,
+        answer_s: float = ANSWER_S,
+    ):
+        self._reader = reader
+        self._answers = answers
+        self._inbox = inbox
+        self._late_events = late_events
+        self._clock = clock
+        self._answer_s = answer_s
+        self._last_resorts = last_resorts(answers.fallback)
 
     def raw_routes(self) -> list[RawRoute]:
         return [
@@ -90,11 +63,11 @@ class WebhookRoutes:
             _route("POST", "recording", self.event, "A recording is ready"),
             _route("POST", "machine", self.event, "Whether a machine answered"),
             _route("POST", "stream", self.event, "The stream of a call began, failed or ended"),
-            _route("POST", "answer", self.answer, "A call was answered"),
-            _route("GET", "answer", self.answer, "A call was answered (Exotel's applets use GET)"),
-            _route("POST", "resume", self.resume, "The stream of a call has closed, and the call goes on"),
-            _route("POST", "inbound", self.arrival, "A call comes in"),
-            _route("GET", "inbound", self.arrival, "A call comes in (Exotel's applets use GET)"),
+            _route("POST", "answer", self.document, "A call was answered"),
+            _route("GET", "answer", self.document, "A call was answered (Exotel's applets use GET)"),
+            _route("POST", "resume", self.document, "The stream of a call has closed, and the call goes on"),
+            _route("POST", "inbound", self.document, "A call comes in"),
+            _route("GET", "inbound", self.document, "A call comes in (Exotel's applets use GET)"),
         ]
 
     async def event(self, request: Request) -> Response:
@@ -116,58 +89,36 @@ class WebhookRoutes:
     async def seen(self, request: Request) -> Response:
         """For the doctor: a carrier signs the URL that it has, and the API verifies the one that it sees."""
         found = self._reader.seen(request)
-        return found if isinstance(found, Response) else _json(found)
+        return found if isinstance(found, Response) else json_response(200, found)
 
-    async def answer(self, request: Request) -> Response:
-        """The document for a call that was answered."""
-        return await self._with_a_document(request, self._answered)
-
-    async def resume(self, request: Request) -> Response:
-        """The document for a call whose stream has closed."""
-        return await self._with_a_document(request, self._answers.to_resumed)
-
-    async def arrival(self, request: Request) -> Response:
-        """The document for an inbound call."""
-        return await self._with_a_document(request, self._arrived)
-
-    async def _answered(self, webhook: VerifiedWebhook) -> Document:
-        reply = await self._answers.to_answered(webhook)
-        if webhook.is_proven:
-            self._late_events.put(webhook.carrier.name, self._event(webhook, agent_joined=reply.agent_joined))
-        return reply.document
-
-    async def _arrived(self, webhook: VerifiedWebhook) -> Document:
-        return await self._answers.to_arrived(webhook)
-
-    async def _with_a_document(
-        self, request: Request, answer: Callable[[VerifiedWebhook], Awaitable[Document]]
-    ) -> Response:
-        carrier = request.path_params["carrier"]
+    async def document(self, request: Request) -> Response:
+        """The document for a call that was answered, whose stream has closed, or that comes in."""
         try:
-            return await in_time(self._answer_s, self._document(request, answer))
+            return await in_time(self._answer_s, self._document(request))
         except ClientDisconnect:
             raise
         except Exception as error:
             log.error(
                 "answer.last_resort",
-                carrier=carrier,
+                carrier=request.path_params["carrier"],
                 error=str(error) or type(error).__name__,
                 exc_info=error,
             )
         return self._last_resort(request)
 
-    async def _document(
-        self, request: Request, answer: Callable[[VerifiedWebhook], Awaitable[Document]]
-    ) -> Response:
+    async def _document(self, request: Request) -> Response:
         webhook = await self._reader.read(request)
         if isinstance(webhook, Response):
             if webhook.status_code < 400:  # truly from the carrier, which waits for a document
                 return self._last_resort(request)
             _got(request.path_params["carrier"], "refused")
             return webhook
-        document = await answer(webhook)
+        with bind(attempt_id=str(webhook.attempt_id)):
+            reply = await self._answers.reply(webhook)
+        if webhook.tag.kind == "answer" and webhook.is_proven:
+            self._late_events.put(webhook.carrier.name, self._event(webhook, agent_joined=reply.agent_joined))
         _got(webhook.carrier.name, "document" if webhook.is_proven else "unproven")
-        return _response(document)
+        return document_response(reply.document)
 
     def _last_resort(self, request: Request) -> Response:
         """A document built when the process started. Only for a URL with a valid signature."""
@@ -177,8 +128,8 @@ class WebhookRoutes:
             return Response(status_code=403)
         _got(carrier, "last_resort")
         if tag.attempt_id is not None and tag.kind == "answer":
-            self._late_events.put(carrier, _without_stream(tag.attempt_id, self._is_fallback_elsewhere))
-        return _response(document)
+            self._late_events.put(carrier, _without_stream(tag.attempt_id, bool(self._answers.fallback.url)))
+        return document_response(document)
 
     def _event(self, webhook: VerifiedWebhook, *, agent_joined: bool | None = None) -> NewEvent:
         event, no_agent = webhook.event, agent_joined is False
@@ -221,14 +172,6 @@ def _without_stream(attempt_id: UUID, is_elsewhere: bool) -> NewEvent:
 
 def _got(carrier: str, what: str) -> None:
     metrics.ANSWERS.labels(carrier if carrier in CARRIERS else "unknown", what).inc()
-
-
-def _json(content: object) -> Response:
-    return Response(msgspec.json.encode(content), media_type="application/json")
-
-
-def _response(document: Document) -> Response:
-    return Response(document.body, document.status, media_type=document.content_type)
 
 
 def _route(method: str, kind: CallbackKind, endpoint: Endpoint, summary: str) -> RawRoute:

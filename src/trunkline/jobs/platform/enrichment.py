@@ -80,27 +80,6 @@ class Enricher(Protocol):
     async def enrich(self, item: Item) -> Enriched | Failed: ...
 
 
-async def request_enrichment(tx: Connection, outbox: Outbox, wanted: Iterable[Wanted]) -> list[Inserted]:
-    """Enqueue the enrichment of calls, in the transaction that recorded them. A second request for an item does
-    nothing."""
-    by_id = {each.item_id: each for each in wanted}
-    if not by_id:
-        return []
-    new = await enrichments.insert(tx, [_item(each) for each in by_id.values()])
-    return await outbox.enqueue_many(
-        tx,
-        [
-            ENRICH_CALL.new(EnrichCall(item_id), unique_key=item_id, tenant=by_id[item_id].tenant)
-            for item_id in sorted(new)
-        ],
-    )
-
-
-def _item(wanted: Wanted) -> NewItem:
-    source = msgspec.json.encode(wanted.source).decode()
-    return NewItem(wanted.item_id, wanted.tenant, source, wanted.attempt_id)
-
-
 class EnrichmentService:
     """Requests enrichment when calls end. It does not exist where enrichment is off."""
 
@@ -108,11 +87,28 @@ class EnrichmentService:
         self._outbox = outbox
 
     async def enqueue(self, tx: Connection, wanted: Iterable[Wanted]) -> list[Inserted]:
-        return await request_enrichment(tx, self._outbox, wanted)
+        """Enqueue the enrichment of calls, in the transaction that recorded them. A second request for an item does
+        nothing."""
+        by_id = {each.item_id: each for each in wanted}
+        if not by_id:
+            return []
+        new = await enrichments.insert(tx, [_item(each) for each in by_id.values()])
+        return await self._outbox.enqueue_many(
+            tx,
+            [
+                ENRICH_CALL.new(EnrichCall(item_id), unique_key=item_id, tenant=by_id[item_id].tenant)
+                for item_id in sorted(new)
+            ],
+        )
 
     def wake(self, enqueued: list[Inserted]) -> None:
         """After the commit."""
         self._outbox.wake(*enqueued)
+
+
+def _item(wanted: Wanted) -> NewItem:
+    source = msgspec.json.encode(wanted.source).decode()
+    return NewItem(wanted.item_id, wanted.tenant, source, wanted.attempt_id)
 
 
 class CallEnrichment:

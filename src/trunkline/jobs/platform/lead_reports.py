@@ -5,6 +5,7 @@ whichever component causes it. The job only selects the endpoints; each gets a d
 endpoint that is down delays no other.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,11 +15,11 @@ import msgspec
 
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Outcome, Policy
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import deliver, ensure_endpoint
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
 from trunkline.leads.outcomes import legacy
+from trunkline.sealing import Sealer
 from trunkline.store import lead_reopenings, leads, webhook_endpoints
 from trunkline.store.database import Connection, Database
 from trunkline.store.lead_reopenings import Reopening
@@ -27,6 +28,12 @@ from trunkline.store.tenants import PLATFORM
 
 LEAD_FINISHED = "lead.finished"
 LEAD_REOPENED = "lead.reopened"
+# The fields of a lead in both, and those of an attempt.
+LEAD = ("id", "request_id", "merchant_id", "campaign_id", "phone", "payload")
+ATTEMPT = (
+    "id", "attempt_no", "state", "carrier", "carrier_call_id", "from_phone", "answered_at", "ended_at", "end_reason",
+    "duration_s", "agent", "report",
+)  # fmt: skip
 
 
 class LeadEnd(msgspec.Struct):
@@ -110,15 +117,14 @@ def _about(end: LeadEnd) -> str:
     return f"{end.lead_id.hex}{order}{'_reopened' if end.is_reopened else ''}"
 
 
+def _fields(value: Lead | LeadAttempt, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
 def reopened_data(lead: Lead, order: Reopening) -> dict[str, Any]:
     """`previous_outcome` is that of its last `lead.finished`."""
     return {
-        "id": lead.id,
-        "request_id": lead.request_id,
-        "merchant_id": lead.merchant_id,
-        "campaign_id": lead.campaign_id,
-        "phone": lead.phone,
-        "payload": lead.payload,
+        **_fields(lead, LEAD),
         "reopen_count": order.no,
         "reason": order.reason,
         "reopened_at": order.at,
@@ -134,37 +140,10 @@ def data_of(lead: Lead, attempts: list[LeadAttempt]) -> dict[str, Any]:
     """A lead and its attempts as the API shows them, without the fields for operators of the platform."""
     legacy_outcome, legacy_reason = legacy(lead.outcome, lead.outcome_reason)
     return {
-        "id": lead.id,
-        "request_id": lead.request_id,
-        "merchant_id": lead.merchant_id,
-        "campaign_id": lead.campaign_id,
-        "phone": lead.phone,
-        "payload": lead.payload,
-        "outcome": lead.outcome,
-        "outcome_reason": lead.outcome_reason,
+        **_fields(lead, (*LEAD, "outcome", "outcome_reason")),
         # In versions 0.1.x only: see `leads.outcomes.LEGACY`.
         "legacy_outcome": legacy_outcome,
         "legacy_outcome_reason": legacy_reason,
-        "scheduled_at": lead.scheduled_at,
-        "finished_at": lead.finished_at,
-        "attempt_count": lead.attempt_count,
-        "reopen_count": lead.reopen_count,
-        "attempts": [_attempt(attempt) for attempt in attempts],
-    }
-
-
-def _attempt(attempt: LeadAttempt) -> dict[str, Any]:
-    return {
-        "id": attempt.id,
-        "attempt_no": attempt.attempt_no,
-        "state": attempt.state,
-        "carrier": attempt.carrier,
-        "carrier_call_id": attempt.carrier_call_id,
-        "from_phone": attempt.from_phone,
-        "answered_at": attempt.answered_at,
-        "ended_at": attempt.ended_at,
-        "end_reason": attempt.end_reason,
-        "duration_s": attempt.duration_s,
-        "agent": attempt.agent,
-        "report": attempt.report,
+        **_fields(lead, ("scheduled_at", "finished_at", "attempt_count", "reopen_count")),
+        "attempts": [_fields(attempt, ATTEMPT) for attempt in attempts],
     }

@@ -42,19 +42,16 @@ class FileRetention(Loop):
     async def run_once(self) -> int:
         exports = await asyncio.to_thread(self._files.remove_older, "export-", self._exports_s)
         drafts = await asyncio.to_thread(self._files.remove_older, ".", DRAFT_S)
-        items = 0 if self._enrichments_s is None else await self._enrichments(self._enrichments_s)
+        items = await self.in_pages(CHUNK, self._remove_enrichments)
         if exports or drafts or items:
             log.info("files.retired", exports=exports, drafts=drafts, enrichments=items)
         return exports + drafts + items
 
-    async def _enrichments(self, age_s: float) -> int:
-        total = 0
-        while not self.stopping:
-            async with self._database.connection() as conn:
-                old = await enrichments.expired(conn, age_s, CHUNK)
-                for ref in old.values():
-                    await asyncio.to_thread(self._files.remove, ref or "")
-                total += await enrichments.forget(conn, list(old), age_s)
-            if len(old) < CHUNK:
-                break
-        return total
+    async def _remove_enrichments(self) -> int:
+        if self._enrichments_s is None:
+            return 0
+        async with self._database.connection() as conn:
+            old = await enrichments.expired(conn, self._enrichments_s, CHUNK)
+            for ref in old.values():
+                await asyncio.to_thread(self._files.remove, ref or "")
+            return await enrichments.forget(conn, list(old), self._enrichments_s)

@@ -20,10 +20,10 @@ from trunkline.http.outgoing import FAILURES, Outgoing, was_refused
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy
 from trunkline.jobs.platform import signing
-from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
 from trunkline.model import new_id
+from trunkline.sealing import Sealer
 from trunkline.store import webhook_endpoints
 from trunkline.store.database import Connection, Database
 from trunkline.store.jobs import Inserted
@@ -58,14 +58,6 @@ DELIVER_WEBHOOK: JobType[Webhook] = JobType(
 )
 
 
-async def publish(
-    tx: Connection, outbox: Outbox, tenant: Tenant, event_type: str, data: dict[str, Any], *, at: datetime
-) -> list[Inserted]:
-    """Enqueue a delivery for every subscribed endpoint. Wake the workers after the commit."""
-    endpoints = await webhook_endpoints.subscribed(tx, tenant, event_type)
-    return await deliver(tx, outbox, endpoints, tenant, event_type, data, at=at)
-
-
 async def deliver(
     tx: Connection,
     outbox: Outbox,
@@ -78,10 +70,19 @@ async def deliver(
     about: str | None = None,
 ) -> list[Inserted]:
     """Enqueue one message for each of these endpoints, all with the same id. With `about` the id stays the same when
-    the message is enqueued again."""
+    the message is enqueued again. Wake the workers after the commit."""
     message_id = f"msg_{about or new_id().hex}"
     return await outbox.enqueue_many(
-        tx, [_delivery(endpoint_id, message_id, event_type, data, at, tenant) for endpoint_id in endpoints]
+        tx,
+        [
+            DELIVER_WEBHOOK.new(
+                Webhook(endpoint_id, message_id, event_type, at, data),
+                concurrency_key=str(endpoint_id),
+                unique_key=f"{message_id}/{endpoint_id}",
+                tenant=tenant,
+            )
+            for endpoint_id in endpoints
+        ],
     )
 
 
@@ -180,14 +181,3 @@ async def _failed(answer: aiohttp.ClientResponse, now: datetime) -> Failed:
     text = (await answer.content.read(ANSWER_BYTES_MAX)).decode("utf-8", "replace")
     wait_s = retry_after_s(answer.headers.get("Retry-After"), now) if answer.status in (429, 503) else None
     return Failed(f"http_{answer.status}", text, retry_in_s=wait_s)
-
-
-def _delivery(
-    endpoint_id: UUID, message_id: str, event_type: str, data: dict[str, Any], at: datetime, tenant: Tenant
-) -> Any:
-    return DELIVER_WEBHOOK.new(
-        Webhook(endpoint_id, message_id, event_type, at, data),
-        concurrency_key=str(endpoint_id),
-        unique_key=f"{message_id}/{endpoint_id}",
-        tenant=tenant,
-    )

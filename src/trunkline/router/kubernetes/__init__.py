@@ -1,5 +1,5 @@
 """The cluster as a source of pods: `api.py` speaks to its API server, `reflector.py` keeps a copy of the pods,
-`source.py` reports changes to the pool manager, `lease.py` elects the manager, `protection.py` annotates busy pods.
+`lease.py` elects the manager, `protection.py` annotates busy pods.
 
 Existing clients were tested against a real API server through a faulty proxy: some loop on 410 and lose events, none
 has a deadline on a half-open connection. The router needs little: one list, one watch, one Lease, one patch.

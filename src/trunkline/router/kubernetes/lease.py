@@ -7,66 +7,35 @@ Lease's resourceVersion when it was taken: it grows for ever, also when the Leas
 
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 from trunkline.clock import Clock
-from trunkline.loops.base import Loop
-from trunkline.loops.leader import LeaseTimes
+from trunkline.loops.leader import Election, LeaseTimes
 from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
-from trunkline.telemetry import get_logger, metrics
-
-log = get_logger(__name__)
 
 ROLE = "router"
 
 
-class ClusterLeadership(Loop):
+class ClusterLeadership(Election):
     name = "cluster_leadership"
 
     def __init__(
         self, api: ClusterApi, clock: Clock, namespace: str, lease: str, identity: str, times: LeaseTimes
     ):
-        super().__init__(times.retry_s)
+        super().__init__(clock, ROLE, f"{identity}_", times)
         self._api = api
-        self._clock = clock
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._namespace = namespace
         self._lease = lease
-        # A restarted process is another holder, also under the same pod name.
-        self._holder = f"{identity}_{uuid4().hex[:8]}"
-        self._times = times
-        self._term: int | None = None
-        self._trusted_until_s = float("-inf")
         self._seen_version = ""
         self._seen_at_s = float("-inf")
 
-    @property
-    def term(self) -> int | None:
-        """None unless this process may act as leader by its own clock."""
-        return self._term if self._clock.monotonic_s() < self._trusted_until_s else None
-
-    async def run_once(self) -> int:
-        requested_at_s = self._clock.monotonic_s()
-        term = await self._take_or_renew()
-        if term != self._term:
-            log.info("leader.elected" if term else "leader.lost", role=ROLE, term=term)
-        self._term = term
-        self._trusted_until_s = requested_at_s + self._times.trust_s if term else float("-inf")
-        metrics.LEADER.labels(ROLE).set(1 if term else 0)
-        return 1 if term else 0
-
-    async def resign(self) -> None:
-        """Free the Lease, so that the next leader begins at once."""
-        if self._term is None:
-            return
-        self._term, self._trusted_until_s = None, float("-inf")
-        metrics.LEADER.labels(ROLE).set(0)
+    async def _release(self, term: int) -> None:
         answer = await self._api.request("GET", f"{self._leases}/{self._lease}")
         if answer.status == 200 and answer.body["spec"].get("holderIdentity") == self._holder:
             answer.body["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
             await self._api.request("PUT", f"{self._leases}/{self._lease}", body=answer.body)
 
-    async def _take_or_renew(self) -> int | None:
+    async def _acquire(self) -> int | None:
         answer = await self._api.request("GET", f"{self._leases}/{self._lease}")
         if answer.status == 404:
             return await self._create()

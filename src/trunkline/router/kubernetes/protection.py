@@ -4,10 +4,11 @@
 from moving them. Only the leader writes, and only annotations that differ.
 """
 
+from trunkline.bus import router as bus_router
+from trunkline.bus.router import RouterBus
 from trunkline.loops.leader import Elected, LeaderLoop
 from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
 from trunkline.router.kubernetes.reflector import Reflector
-from trunkline.router.pods import Pods
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -30,7 +31,7 @@ class Protection(LeaderLoop):
         self,
         api: ClusterApi,
         reflector: Reflector,
-        pods: Pods,
+        bus: RouterBus,
         leadership: Elected,
         namespace: str,
         interval_s: float = 5.0,
@@ -38,7 +39,7 @@ class Protection(LeaderLoop):
         super().__init__(leadership, interval_s)
         self._api = api
         self._reflector = reflector
-        self._pods = pods
+        self._bus = bus
         self._path = f"/api/v1/namespaces/{namespace}/pods"
 
     async def run_as_leader(self, term: int) -> int:
@@ -55,7 +56,7 @@ class Protection(LeaderLoop):
     async def _busy(self) -> dict[str, bool]:
         busy: dict[str, bool] = {}
         while True:
-            page = await self._pods.pods(len(busy), PAGE)
+            page = await bus_router.pods(self._bus, len(busy), PAGE)
             busy |= {
                 view.name: bool(view.calls) or view.status in ("kept", "allocated", "ending") for view in page
             }

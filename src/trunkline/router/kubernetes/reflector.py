@@ -10,11 +10,12 @@ the watch's last event again, and skips events from before the last list.
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from trunkline.loops.base import Loop
 from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
-from trunkline.router.kubernetes.observed_pod import SeenPod, read_pod
+from trunkline.routing import ClusterPod
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -24,6 +25,17 @@ WATCH_S = 30.0
 GONE = 410
 # Requests for a list that the watch overtook.
 LISTS_MAX = 3
+# Labels that name a pod's rollout: an operator's own, a StatefulSet's, a Deployment's.
+VERSION_LABELS = ("app.kubernetes.io/version", "controller-revision-hash", "pod-template-hash", "version")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """A pod with the annotations that protect it."""
+
+    pod: ClusterPod
+    resource_version: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 class Reflector(Loop):
@@ -40,7 +52,6 @@ class Reflector(Loop):
         self._version = ""
         self._listed = 0
         self._changed: set[str] = set()
-        self._has_changes = asyncio.Event()
         self._listing = asyncio.Lock()
         self.pods: dict[str, SeenPod] = {}
         # False until the first complete list.
@@ -65,7 +76,6 @@ class Reflector(Loop):
 
     def take_changes(self) -> set[str]:
         changed, self._changed = self._changed, set()
-        self._has_changes.clear()
         return changed
 
     async def list_all(self) -> None:
@@ -87,7 +97,6 @@ class Reflector(Loop):
             self._version, self._listed = version, _number(version)
             self.is_synced = True
             self.lists += 1
-            self._has_changes.set()
 
     async def _pages(self) -> tuple[list[dict[str, Any]], str]:
         items: list[dict[str, Any]] = []
@@ -133,7 +142,6 @@ class Reflector(Loop):
             else:
                 self.pods[seen.pod.name] = seen
             self._changed.add(seen.pod.name)
-            self._has_changes.set()
         self._version = version or self._version
         return True
 
@@ -141,3 +149,30 @@ class Reflector(Loop):
 def _number(version: str) -> int:
     """Versions are growing numbers. One that is no number counts as 0."""
     return int(version) if version.isascii() and version.isdigit() else 0
+
+
+def read_pod(item: Mapping[str, Any]) -> SeenPod:
+    """Ready means: phase Running, condition Ready, and an IP address."""
+    metadata, status = item.get("metadata") or {}, item.get("status") or {}
+    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or []}
+    ip = status.get("podIP") or ""
+    is_ready = status.get("phase") == "Running" and conditions.get("Ready") == "True" and bool(ip)
+    labels = metadata.get("labels") or {}
+    pod = ClusterPod(
+        name=metadata["name"],
+        uid=metadata.get("uid") or "",
+        is_ready=is_ready,
+        is_deleting=bool(metadata.get("deletionTimestamp")),
+        ip=ip,
+        port=_port(item),
+        version=next((labels[label] for label in VERSION_LABELS if labels.get(label)), ""),
+    )
+    return SeenPod(pod, metadata.get("resourceVersion") or "", metadata.get("annotations") or {})
+
+
+def _port(item: Mapping[str, Any]) -> int:
+    """The first port that a container names."""
+    for container in (item.get("spec") or {}).get("containers") or []:
+        for port in container.get("ports") or []:
+            return int(port.get("containerPort") or 0)
+    return 0

@@ -8,8 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from trunkline.states import MailboxStatus
-from trunkline.store.jobs import Inserted, Lane, NewJob
+from trunkline.store.jobs import Inserted, Lane, NewJob, in_lock_order
 from trunkline.store.mailboxes import NewEvent, Receipt
 
 ENQUEUE_JOBS = "enqueue_jobs"
@@ -29,42 +28,30 @@ class _Pending(msgspec.Struct):
     reseller_id: str | None
     merchant_id: str | None
 
-
-class _Receipt(msgspec.Struct):
-    seq: int
-    created: bool
-    status_before: MailboxStatus
+    @property
+    def identity(self) -> object:
+        """As that of the `NewJob`: by its unique key, which is the tenant's, or by itself."""
+        if self.unique_key is None:
+            return self.id
+        return self.job_type, self.unique_key, self.reseller_id, self.merchant_id
 
 
 _encode = msgspec.json.Encoder().encode
 _pending = msgspec.json.Decoder(list[_Pending])
-_receipts = msgspec.json.Decoder(list[_Receipt])
+_receipts = msgspec.json.Decoder(list[Receipt])
 
 _EVENT = ("kind", "key", "dedupe_key", "type", "payload")
 
 
-def identity(job: NewJob | _Pending) -> tuple[object, ...]:
-    """The identity of a pending job: by its unique key, which is the tenant's, or by itself."""
-    if job.unique_key is None:
-        return job.job_type, None, job.id
-    return job.job_type, job.unique_key, job.reseller_id, job.merchant_id
-
-
 def jobs_in(jobs: Sequence[NewJob]) -> list[str]:
-    """One text per statement. Of two with the same unique key the first is enqueued. All in one order of unique keys,
-    also over several statements: it is the order of their locks."""
-    unique: dict[object, NewJob] = {}
-    for job in jobs:
-        unique.setdefault(identity(job), job)
-    ordered = sorted(unique.values(), key=lambda job: tuple(str(part or "") for part in identity(job)))
-    chunks = (ordered[start : start + CHUNK] for start in range(0, len(ordered), CHUNK))
-    return [_encode(chunk).decode() for chunk in chunks]
+    """One text per statement."""
+    return [_encode(chunk).decode() for chunk in in_lock_order(jobs, CHUNK)]
 
 
 def jobs_out(jobs: Sequence[NewJob], answers: Iterable[str]) -> list[Inserted]:
     """The pending job of each, in their order."""
-    pending = {identity(row): row for answer in answers for row in _pending.decode(answer)}
-    return [_inserted(job, pending[identity(job)]) for job in jobs]
+    pending = {row.identity: row for answer in answers for row in _pending.decode(answer)}
+    return [_inserted(job, pending[job.identity]) for job in jobs]
 
 
 def events_in(events: Sequence[NewEvent]) -> str:
@@ -72,7 +59,7 @@ def events_in(events: Sequence[NewEvent]) -> str:
 
 
 def events_out(answer: str) -> list[Receipt]:
-    return [Receipt(r.seq, r.created, r.status_before) for r in _receipts.decode(answer)]
+    return _receipts.decode(answer)
 
 
 def _inserted(job: NewJob, row: Any) -> Inserted:

@@ -361,11 +361,11 @@ LIMIT $6
 
 -- name: list_schedules
 -- Every schedule that was ever declared.
-SELECT name, job_type, rule, timezone, next_at, last_at FROM job_schedules ORDER BY name
+SELECT name, job_type, rule, timezone, next_at, last_at, now() AS now FROM job_schedules ORDER BY name
 
 -- name: list_ticks
 -- When these schedules tick next. The clock is read after the rows: a tick was moved by an earlier reading.
-SELECT name, rule, timezone, next_at, last_at, clock_timestamp() AS now FROM job_schedules
+SELECT name, job_type, rule, timezone, next_at, last_at, clock_timestamp() AS now FROM job_schedules
 WHERE name = ANY ($1::text[]) AND next_at > clock_timestamp()
 ORDER BY name
 
@@ -379,7 +379,7 @@ FOR UPDATE SKIP LOCKED
 
 -- name: lock_due_schedules
 -- Schedules whose tick has come. The transaction with the lock enqueues it, and moves the tick.
-SELECT name, job_type, rule, timezone, payload, next_at, now() AS now FROM job_schedules
+SELECT name, job_type, rule, timezone, next_at, last_at, now() AS now FROM job_schedules
 WHERE name = ANY ($1::text[]) AND next_at <= now()
 ORDER BY name
 FOR UPDATE SKIP LOCKED
@@ -448,10 +448,6 @@ SELECT extract(epoch FROM min(next_at) - clock_timestamp())::float8 FROM job_sch
 -- name: notify
 -- Wake the workers. Alone in its transaction, which therefore waits for no lock and writes nothing to disk.
 SELECT pg_notify($1, $2)
-
--- name: now
--- The time from which jobs of this transaction are due.
-SELECT now()
 
 -- name: pause
 -- Claim no more jobs of a type. Running ones go on.

@@ -139,10 +139,6 @@ WHERE m.kind = $1 AND m.key = $2 AND m.fence = $3 AND m.processing_status = 'pro
   AND e.mailbox_id = m.id AND e.seq = ANY($4::bigint[]) AND e.processed_at IS NULL
 RETURNING e.seq
 
--- name: now
--- Postgres's time.
-SELECT clock_timestamp()
-
 -- name: park
 -- Store the reason beside unreadable events. The completion in the same transaction has marked them.
 UPDATE mailbox_events AS e

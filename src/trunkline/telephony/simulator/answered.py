@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from trunkline.telephony.http_exchange import Exchange, HttpReply
+from trunkline.http.connections import Exchange, HttpReply
 from trunkline.telephony.simulator.answered_calls import DocumentEffect, DocumentRecord
 from trunkline.telephony.simulator.media import MediaStreams
 from trunkline.telephony.simulator.webhooks import Webhooks

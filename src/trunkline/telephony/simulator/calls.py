@@ -14,6 +14,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Literal
 
 from trunkline.telephony.carrier import EndReason
@@ -27,12 +28,11 @@ from trunkline.telephony.simulator.faults import Faults, ReplyFault, WebhookFaul
 from trunkline.telephony.simulator.ledger import Dial, Ledger
 from trunkline.telephony.simulator.magic import magic
 from trunkline.telephony.simulator.pace import PacedQueue, RequestWindow
-from trunkline.telephony.simulator.webhooks import CallWebhooks, Webhooks
+from trunkline.telephony.simulator.webhooks import CallWebhooks, Letter, Webhooks
 from trunkline.telephony.simulator.wire import (
     CreateRequest,
     Event,
     HangUpOrder,
-    Letter,
     StreamEvent,
     StreamOrder,
     Talk,
@@ -82,6 +82,15 @@ class SimulatedCall:
     # How long the person still wants to talk, and since when.
     talk_left_s: float = 0.0
     talks_since: float | None = None
+
+    @property
+    def talked_s(self) -> int:
+        """By its own times, rounded up as for billing; 0 for an unanswered call. A call that ended within a second
+        lasted one, whatever its intended talk time, so that the duration matches the record's times."""
+        dial = self.dial
+        if dial is None or dial.answered_at is None or dial.ended_at is None:
+            return 0
+        return max(1, ceil(dial.ended_at - dial.answered_at))
 
 
 class QueueFullError(Exception):
@@ -172,7 +181,7 @@ class SimulatedCalls:
         )
         self._add(call)
         self._listen(call)
-        call.answered = self._answered_call(call)
+        call.answered = self._ledger.answer(call)
         call.task = self._activity.spawn(self._arrival(call))
         return call
 
@@ -222,7 +231,7 @@ class SimulatedCalls:
             self._end(call, "busy")
             return
         if _reaches_an_agent(verbs):
-            call.dial = self._open(call)
+            call.dial = self._ledger.open(call)
         self._talk(call)
         await self._follow(call, verbs)
 
@@ -234,35 +243,12 @@ class SimulatedCalls:
 
     def _stream(self, call: SimulatedCall, url: str) -> None:
         if call.dial is None:  # inbound, and on hold before it got an agent
-            call.dial = self._open(call)
+            call.dial = self._ledger.open(call)
             call.dial.answered_at = self._ledger.now()
         call.dial.stream_url = url
 
-    def _answered_call(self, call: SimulatedCall) -> AnsweredCall:
-        return self._ledger.answer(
-            call_id=call.sid,
-            carrier=call.account.carrier,
-            account=call.account.sid,
-            attempt=call.order.attempt,
-            to=call.order.to,
-            from_=call.order.from_,
-            direction=call.order.direction,
-            machine=call.fate.machine,
-        )
-
-    def _open(self, call: SimulatedCall) -> Dial:
-        return self._ledger.open(
-            call_id=call.sid,
-            account=call.account.sid,
-            attempt=call.order.attempt,
-            to=call.order.to,
-            from_=call.order.from_,
-            requested_at=call.created_at,
-            direction=call.order.direction,
-        )
-
     def _dial(self, call: SimulatedCall) -> None:
-        call.dial = self._open(call)
+        call.dial = self._ledger.open(call)
         self._move(call, "initiated")
         self._after(call, self._config.setup_s, lambda: self._ring(call))
 
@@ -281,7 +267,7 @@ class SimulatedCalls:
 
     def _answer(self, call: SimulatedCall) -> None:
         self._listen(call)
-        call.answered = self._answered_call(call)
+        call.answered = self._ledger.answer(call)
         self._talk(call)
         call.task = self._activity.spawn(self._follow(call))
 
@@ -356,8 +342,7 @@ class SimulatedCalls:
     # --- small parts
 
     def _fate(self, request: Request) -> Fate:
-        order = request.order
-        person = order.to if order.direction == "outbound" else order.from_
+        person = request.order.person
         known = magic(person)
         return known.fate if known else fate(self._config.behaviour, self._config.seed, person, request.nth)
 

@@ -1,7 +1,9 @@
 """Media socket messages of Twilio, Plivo and Exotel. Each numbers its messages in its own way."""
 
 import json
+from abc import ABC, abstractmethod
 from base64 import b64encode
+from itertools import count
 from secrets import token_hex
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -29,17 +31,39 @@ def mark_of(text: str, event: str, *path: str) -> str | None:
         return None
 
 
-class TwilioFrames:
+class Frames(ABC):
+    """The messages of one media socket, numbered as the carrier numbers them."""
+
+    first_number = 1
+
     def __init__(self, call: SimulatedCall, stream: StreamOrder) -> None:
         self._call = call
         self._stream = stream
-        self._stream_sid = stream.id
-        self._sequence = 0
-        self._chunk = 0
+        self._sequence = count(self.first_number)
+        self._chunk = count(1)
 
+    @abstractmethod
+    def opening(self) -> list[str]: ...
+
+    @abstractmethod
+    def media(self, elapsed_ms: int) -> str: ...
+
+    @abstractmethod
+    def stop(self) -> str: ...
+
+    def reply(self, text: str) -> str | None:
+        """The carrier's reply to a message of the agent: that a mark has been played."""
+        name = mark_of(text, "mark", "mark", "name")
+        return None if name is None else self._say("mark", {"name": name})
+
+    @abstractmethod
+    def _say(self, event: str, content: dict[str, Any]) -> str: ...
+
+
+class TwilioFrames(Frames):
     def opening(self) -> list[str]:
         start = {
-            "streamSid": self._stream_sid,
+            "streamSid": self._stream.id,
             "accountSid": self._call.account.sid,
             "callSid": self._call.sid,
             "tracks": ["inbound"],
@@ -49,74 +73,54 @@ class TwilioFrames:
         return ['{"event":"connected","protocol":"Call","version":"1.0.0"}', self._say("start", start)]
 
     def media(self, elapsed_ms: int) -> str:
-        self._chunk += 1
-        content = {
-            "track": "inbound",
-            "chunk": str(self._chunk),
-            "timestamp": str(elapsed_ms),
-            "payload": _MULAW,
-        }
+        chunk, timestamp = str(next(self._chunk)), str(elapsed_ms)
+        content = {"track": "inbound", "chunk": chunk, "timestamp": timestamp, "payload": _MULAW}
         return self._say("media", content)
 
     def stop(self) -> str:
         return self._say("stop", {"accountSid": self._call.account.sid, "callSid": self._call.sid})
 
-    def reply(self, text: str) -> str | None:
-        name = mark_of(text, "mark", "mark", "name")
-        return None if name is None else self._say("mark", {"name": name})
-
     def _say(self, event: str, content: dict[str, Any]) -> str:
-        self._sequence += 1
-        message = {
-            "event": event,
-            "sequenceNumber": str(self._sequence),
-            event: content,
-            "streamSid": self._stream_sid,
-        }
-        return json.dumps(message)
+        number = str(next(self._sequence))
+        return json.dumps(
+            {"event": event, "sequenceNumber": number, event: content, "streamSid": self._stream.id}
+        )
 
 
-class PlivoFrames:
-    def __init__(self, call: SimulatedCall, stream: StreamOrder) -> None:
-        self._call = call
-        self._stream_id = stream.id
-        self._sequence = -1
-        self._chunk = 0
+class PlivoFrames(Frames):
+    first_number = 0
 
     def opening(self) -> list[str]:
         start = {
             "callId": self._call.sid,
-            "streamId": self._stream_id,
+            "streamId": self._stream.id,
             "accountId": self._call.account.sid,
             "tracks": ["inbound"],
             "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000},
         }
-        return [self._say("start", start=start, extra_headers="{}")]
+        return [self._say("start", {"start": start, "extra_headers": "{}"})]
 
     def media(self, elapsed_ms: int) -> str:
-        self._chunk += 1
-        content = {"track": "inbound", "timestamp": str(elapsed_ms), "chunk": self._chunk, "payload": _MULAW}
-        return self._say("media", media=content, streamId=self._stream_id, extra_headers="{}")
+        chunk, timestamp = next(self._chunk), str(elapsed_ms)
+        content = {"track": "inbound", "timestamp": timestamp, "chunk": chunk, "payload": _MULAW}
+        return self._say("media", {"media": content, "streamId": self._stream.id, "extra_headers": "{}"})
 
     def stop(self) -> str:
-        return self._say("stop", stop={"callId": self._call.sid}, streamId=self._stream_id)
+        return self._say("stop", {"stop": {"callId": self._call.sid}, "streamId": self._stream.id})
 
     def reply(self, text: str) -> str | None:
         name = mark_of(text, "checkpoint", "name")
-        return None if name is None else self._say("playedStream", streamId=self._stream_id, name=name)
+        played = {"streamId": self._stream.id, "name": name}
+        return None if name is None else self._say("playedStream", played)
 
-    def _say(self, event: str, **content: object) -> str:
-        self._sequence += 1
-        return json.dumps({"sequenceNumber": self._sequence, "event": event, **content})
+    def _say(self, event: str, content: dict[str, Any]) -> str:
+        return json.dumps({"sequenceNumber": next(self._sequence), "event": event, **content})
 
 
-class ExotelFrames:
+class ExotelFrames(Frames):
     def __init__(self, call: SimulatedCall, stream: StreamOrder) -> None:
-        self._call = call
-        self._query = dict(parse_qsl(urlsplit(stream.url).query))
+        super().__init__(call, stream)
         self._stream_sid = token_hex(16)
-        self._sequence = 0
-        self._chunk = 0
 
     def opening(self) -> list[str]:
         start = {
@@ -125,29 +129,21 @@ class ExotelFrames:
             "account_sid": self._call.account.sid,
             "from": self._call.order.to,
             "to": self._call.order.from_,
-            "custom_parameters": self._query,
+            "custom_parameters": dict(parse_qsl(urlsplit(self._stream.url).query)),
             "media_format": {"encoding": "raw", "sample_rate": "8000", "bit_rate": "128"},
         }
         return ['{"event":"connected"}', self._say("start", start)]
 
     def media(self, elapsed_ms: int) -> str:
-        self._chunk += 1
-        return self._say("media", {"chunk": self._chunk, "timestamp": str(elapsed_ms), "payload": _PCM})
+        content = {"chunk": next(self._chunk), "timestamp": str(elapsed_ms), "payload": _PCM}
+        return self._say("media", content)
 
     def stop(self) -> str:
         content = {"call_sid": self._call.sid, "account_sid": self._call.account.sid, "reason": "callended"}
         return self._say("stop", content)
 
-    def reply(self, text: str) -> str | None:
-        name = mark_of(text, "mark", "mark", "name")
-        return None if name is None else self._say("mark", {"name": name})
-
     def _say(self, event: str, content: dict[str, Any]) -> str:
-        self._sequence += 1
-        message = {
-            "event": event,
-            "sequence_number": self._sequence,
-            "stream_sid": self._stream_sid,
-            event: content,
-        }
-        return json.dumps(message)
+        number = next(self._sequence)
+        return json.dumps(
+            {"event": event, "sequence_number": number, "stream_sid": self._stream_sid, event: content}
+        )

@@ -4,12 +4,15 @@ platform's tables."""
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony.carrier import Direction
 from trunkline.telephony.simulator.answered_calls import AnsweredCall
+
+if TYPE_CHECKING:
+    from trunkline.telephony.simulator.calls import SimulatedCall
 
 
 @dataclass(slots=True)
@@ -65,58 +68,39 @@ class Ledger:
     def now(self) -> float:
         return self._zero + self._clock.monotonic_s()
 
-    def open(
-        self,
-        *,
-        call_id: str,
-        account: str,
-        attempt: str | None,
-        to: str,
-        from_: str,
-        requested_at: float,
-        direction: Direction = "outbound",
-    ) -> Dial:
+    def open(self, call: "SimulatedCall") -> Dial:
+        order = call.order
         dial = Dial(
-            len(self.dials),
-            call_id,
-            account,
-            attempt,
-            to,
-            from_,
-            requested_at,
-            self.now(),
-            direction=direction,
+            no=len(self.dials),
+            call_id=call.sid,
+            account=call.account.sid,
+            attempt=order.attempt,
+            to=order.to,
+            from_=order.from_,
+            requested_at=call.created_at,
+            started_at=self.now(),
+            direction=order.direction,
         )
         self.dials.append(dial)
         return dial
 
-    def answer(
-        self,
-        *,
-        call_id: str,
-        carrier: str,
-        account: str,
-        attempt: str | None,
-        to: str,
-        from_: str,
-        direction: Direction,
-        machine: bool,
-    ) -> AnsweredCall:
+    def answer(self, call: "SimulatedCall") -> AnsweredCall:
         """A person answered, or calls in: from now on they wait for an agent."""
-        call = AnsweredCall(
-            len(self.answered),
-            call_id,
-            carrier,
-            account,
-            attempt,
-            to,
-            from_,
-            direction,
-            self.now(),
-            machine=machine,
+        order = call.order
+        answered = AnsweredCall(
+            no=len(self.answered),
+            call_id=call.sid,
+            carrier=call.account.carrier,
+            account=call.account.sid,
+            attempt=order.attempt,
+            to=order.to,
+            from_=order.from_,
+            direction=order.direction,
+            answered_at=self.now(),
+            machine=call.fate.machine,
         )
-        self.answered.append(call)
-        return call
+        self.answered.append(answered)
+        return answered
 
     def double_dials(self) -> list[DoubleDial]:
         return double_dials(self.dials)
@@ -128,27 +112,22 @@ class Ledger:
         return sum(dial.ended_at is None for dial in self.dials)
 
 
-@dataclass(slots=True)
-class _Seen:
-    attempts: dict[str, Dial] = field(default_factory=dict)
-    pairs: dict[tuple[str, str], Dial] = field(default_factory=dict)
-
-
 def double_dials(dials: Iterable[Dial]) -> list[DoubleDial]:
-    seen = _Seen()
+    attempts: dict[str, Dial] = {}
+    pairs: dict[tuple[str, str], Dial] = {}
     found: list[DoubleDial] = []
     dialled = (dial for dial in dials if dial.direction == "outbound")
     for dial in sorted(dialled, key=lambda dial: dial.started_at):
         if dial.attempt:
-            earlier = seen.attempts.setdefault(dial.attempt, dial)
+            earlier = attempts.setdefault(dial.attempt, dial)
             if earlier is not dial:
                 found.append(DoubleDial("attempt", dial.attempt, (earlier.call_id, dial.call_id)))
         pair = (dial.to, dial.from_)
-        before = seen.pairs.get(pair)
+        before = pairs.get(pair)
         if before and _end(before) > dial.started_at:
             found.append(DoubleDial("pair", f"{dial.to} from {dial.from_}", (before.call_id, dial.call_id)))
         if not before or _end(dial) > _end(before):
-            seen.pairs[pair] = dial
+            pairs[pair] = dial
     return found
 
 

@@ -14,44 +14,14 @@ import aiohttp
 
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.answered_calls import REFUSED_CODES, StreamEnd, StreamRecord
-from trunkline.telephony.simulator.wire import Frames, StreamOrder
+from trunkline.telephony.simulator.wire import StreamOrder
 
 if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import SimulatedCall
+    from trunkline.telephony.simulator.frames import Frames
 
 # Close codes of an agent that has finished: normal, or going away.
 _IN_ORDER = frozenset({1000, 1001})
-
-
-class _Socket:
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, frames: Frames) -> None:
-        self._socket = socket
-        self._frames = frames
-        self._opened_at = asyncio.get_running_loop().time()
-
-    @property
-    def close_code(self) -> int | None:
-        return self._socket.close_code
-
-    async def greet(self) -> None:
-        for text in self._frames.opening():
-            await self._socket.send_str(text)
-
-    async def media(self) -> None:
-        elapsed_ms = int((asyncio.get_running_loop().time() - self._opened_at) * 1000)
-        await self._socket.send_str(self._frames.media(elapsed_ms))
-
-    async def stop(self) -> None:
-        await self._socket.send_str(self._frames.stop())
-
-    async def listen(self, on_heard: Callable[[], None]) -> None:
-        """Until the agent closes. Marks return at once: simulated audio plays instantly."""
-        async for message in self._socket:
-            if message.type is aiohttp.WSMsgType.TEXT:
-                on_heard()
-                reply = self._frames.reply(message.data)
-                if reply is not None:
-                    await self._socket.send_str(reply)
 
 
 class MediaStreams:
@@ -103,7 +73,7 @@ class MediaStreams:
             await self._session.close()
 
     async def _talk(
-        self, call: "SimulatedCall", stream: StreamOrder, frames: Frames, record: StreamRecord
+        self, call: "SimulatedCall", stream: StreamOrder, frames: "Frames", record: StreamRecord
     ) -> None:
         async with asyncio.timeout(self._connect_timeout_s) as connecting:
             async with self._opened().ws_connect(
@@ -113,24 +83,25 @@ class MediaStreams:
                 self.counts["opened"] += 1
                 record.opened_at = self._now()
                 call.on_stream_event(stream, "started")
-                await self._converse(call, stream, _Socket(socket, frames), record)
+                await self._converse(call, stream, socket, frames, record)
 
     async def _converse(
-        self, call: "SimulatedCall", stream: StreamOrder, socket: _Socket, record: StreamRecord
+        self,
+        call: "SimulatedCall",
+        stream: StreamOrder,
+        socket: aiohttp.ClientWebSocketResponse,
+        frames: "Frames",
+        record: StreamRecord,
     ) -> None:
-        def heard() -> None:
-            if record.heard_at is None:
-                record.heard_at = self._now()
-                _agent_is_there(call, record.heard_at)
-
-        await socket.greet()
+        for text in frames.opening():
+            await socket.send_str(text)
         call.on_connected()  # the agent reads this greeting before any end
-        speaking = asyncio.create_task(self._speak(socket))
+        speaking = asyncio.create_task(self._speak(socket, frames))
         try:
-            await socket.listen(heard)
+            await self._listen(call, socket, frames, record)
         except asyncio.CancelledError:
             with suppress(ConnectionError, RuntimeError):
-                await socket.stop()
+                await socket.send_str(frames.stop())
             raise
         finally:
             speaking.cancel()
@@ -140,6 +111,23 @@ class MediaStreams:
             self._end(call, stream, record, "refused")
         else:
             self._end(call, stream, record, "by_agent" if record.code in _IN_ORDER else "lost")
+
+    async def _listen(
+        self,
+        call: "SimulatedCall",
+        socket: aiohttp.ClientWebSocketResponse,
+        frames: "Frames",
+        record: StreamRecord,
+    ) -> None:
+        """Until the agent closes. Marks return at once: simulated audio plays instantly."""
+        async for message in socket:
+            if message.type is aiohttp.WSMsgType.TEXT:
+                if record.heard_at is None:
+                    record.heard_at = self._now()
+                    _agent_is_there(call, record.heard_at)
+                reply = frames.reply(message.data)
+                if reply is not None:
+                    await socket.send_str(reply)
 
     def _end(
         self, call: "SimulatedCall", stream: StreamOrder, record: StreamRecord, ended: StreamEnd
@@ -152,9 +140,11 @@ class MediaStreams:
         if record.opened_at is not None and ended in ("by_agent", "by_person"):
             _agent_is_there(call, record.opened_at)
 
-    async def _speak(self, socket: _Socket) -> None:
+    async def _speak(self, socket: aiohttp.ClientWebSocketResponse, frames: "Frames") -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         while True:
-            await socket.media()
+            await socket.send_str(frames.media(int((loop.time() - began_s) * 1000)))
             await asyncio.sleep(self._interval_s)
 
     def _opened(self) -> aiohttp.ClientSession:

@@ -7,8 +7,8 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from trunkline.telephony import twiml
 from trunkline.telephony.carrier import Document, WebhookRequest
+from trunkline.telephony.twilio import TwilioDocuments
 
 
 class Receiver:
@@ -20,7 +20,9 @@ class Receiver:
         self.stream_headers: dict[str, str] = {}
         self.stream_query: dict[str, str] = {}
         # The document of an answered call. By default it connects to the receiver's own stream until a hang-up.
-        self.document: Callable[[WebhookRequest], Document] = lambda _: twiml.stream(self.stream_url, {})
+        self.document: Callable[[WebhookRequest], Document] = lambda _: TwilioDocuments().answer_document(
+            self.stream_url, {}
+        )
         self.status = 204
         # The agent hangs up after this many messages.
         self.hang_up_after: int | None = None

@@ -16,16 +16,16 @@ from trunkline.telephony.simulator.admin import Admin
 from trunkline.telephony.simulator.answered import Answered
 from trunkline.telephony.simulator.calls import SimulatedCall, SimulatedCalls
 from trunkline.telephony.simulator.config import CarrierName, SimulatorConfig
-from trunkline.telephony.simulator.exotel_wire import ExotelWire
+from trunkline.telephony.simulator.exotel import SimulatedExotel
 from trunkline.telephony.simulator.faults import Faults
 from trunkline.telephony.simulator.ledger import Ledger
 from trunkline.telephony.simulator.media import MediaStreams
-from trunkline.telephony.simulator.plivo_wire import PlivoWire
-from trunkline.telephony.simulator.twilio_wire import TwilioWire
-from trunkline.telephony.simulator.vapi_wire import VapiWire
-from trunkline.telephony.simulator.webhook_client import WebhookClient
-from trunkline.telephony.simulator.webhooks import Webhooks
-from trunkline.telephony.simulator.wire import CreateRequest, Wire
+from trunkline.telephony.simulator.plivo import SimulatedPlivo
+from trunkline.telephony.simulator.rest import RestApi
+from trunkline.telephony.simulator.twilio import SimulatedTwilio
+from trunkline.telephony.simulator.vapi import SimulatedVapi
+from trunkline.telephony.simulator.webhooks import WebhookClient, Webhooks
+from trunkline.telephony.simulator.wire import CreateRequest
 
 # A burst of dials opens a burst of connections; one that overflows is a dial in doubt.
 BACKLOG = 1024
@@ -53,11 +53,15 @@ class Simulator:
             number for one in self.config.accounts if one.carrier == "vapi" for number in one.numbers
         }
         self.vapi_credentials: dict[str, str] = {}
-        wire = (self._calls, self.config.accounts)
-        self._twilio, self._plivo = TwilioWire(*wire), PlivoWire(*wire)
-        self._exotel = ExotelWire(*wire, self.flows)
-        self._vapi = VapiWire(*wire, self.vapi_numbers, self.vapi_credentials)
-        self.vapi_analysis = self._vapi.language.analysis
+        parts = (self._calls, self.config.accounts)
+        vapi = SimulatedVapi(*parts, self.vapi_numbers, self.vapi_credentials)
+        self.vapi_analysis = vapi.analysis
+        self._carriers: Mapping[CarrierName, RestApi] = {
+            "twilio": SimulatedTwilio(*parts),
+            "plivo": SimulatedPlivo(*parts),
+            "exotel": SimulatedExotel(*parts, self.flows),
+            "vapi": vapi,
+        }
         self._runner = web.AppRunner(
             self._app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
@@ -80,7 +84,8 @@ class Simulator:
         site = web.TCPSite(self._runner, self.config.host, self.config.port, backlog=BACKLOG)
         await site.start()
         self.port = self._runner.addresses[0][1]
-        self._vapi.language.base_url = self._twilio.language.base_url = self.base_url
+        for carrier in self._carriers.values():
+            carrier.base_url = self.base_url
 
     def ring(
         self,
@@ -107,13 +112,7 @@ class Simulator:
             hmac_secret=hmac_secret,
             direction="inbound",
         )
-        wires: Mapping[CarrierName, Wire] = {
-            "twilio": self._twilio.language,
-            "plivo": self._plivo.language,
-            "exotel": self._exotel.language,
-            "vapi": self._vapi.language,
-        }
-        return self._calls.arrive(self.config.account(carrier), order, wires[carrier])
+        return self._calls.arrive(self.config.account(carrier), order, self._carriers[carrier])
 
     def calls(self, carrier: CarrierName) -> list[SimulatedCall]:
         """All outbound and inbound calls of this carrier."""
@@ -145,9 +144,8 @@ class Simulator:
 
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=64 * 1024)
-        wires = (self._twilio, self._plivo, self._exotel, self._vapi)
-        admin = Admin(self.ledger, self._calls, self._webhooks, self._streams)
-        app.add_routes(
-            [*admin.routes(), *recordings.routes(), *(route for wire in wires for route in wire.routes())]
-        )
+        app.add_routes(Admin(self.ledger, self._calls, self._webhooks, self._streams).routes())
+        app.add_routes(recordings.routes())
+        for carrier in self._carriers.values():
+            app.add_routes(carrier.routes())
         return app

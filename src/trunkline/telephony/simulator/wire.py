@@ -1,23 +1,39 @@
 """The interface of a call to its carrier's protocol. One wire per carrier; the states of a call are the same for
 all."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
-from trunkline.telephony.carrier import Direction
-from trunkline.telephony.simulator.retries import WebhookRetryRule
-from trunkline.telephony.simulator.webhook_client import Outgoing
+from trunkline.telephony.carrier import Direction, EndReason
+from trunkline.telephony.simulator.webhooks import Letter, WebhookRetryRule
 from trunkline.value import Value
 
 if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import SimulatedCall
+    from trunkline.telephony.simulator.frames import Frames
 
 Event = Literal["initiated", "ringing", "answered", "ended"]
 # `failed`: it could not be opened, or broke.
 StreamEvent = Literal["started", "stopped", "failed"]
+
+# The words of most carriers.
+STATUSES: Mapping[str, str] = {
+    "queued": "queued",
+    "initiated": "queued",
+    "ringing": "ringing",
+    "answered": "in-progress",
+}
+END_STATUSES: Mapping[EndReason, str] = {
+    "completed": "completed",
+    "busy": "busy",
+    "no_answer": "no-answer",
+    "failed": "failed",
+    "canceled": "canceled",
+}
 
 
 class CreateRequest(Value, frozen=True):
@@ -47,12 +63,18 @@ class CreateRequest(Value, frozen=True):
     # What the carrier stores with the call and returns: Exotel's custom field, Vapi's overrides.
     custom: Mapping[str, object] = msgspec.field(default_factory=dict)
 
+    @property
+    def is_inbound(self) -> bool:
+        return self.direction == "inbound"
 
-class Letter(Value, frozen=True):
-    """A webhook with its retry rule."""
+    @property
+    def person(self) -> str:
+        return self.from_ if self.is_inbound else self.to
 
-    request: Outgoing
-    rule: WebhookRetryRule
+    @property
+    def own_number(self) -> str:
+        """The platform's number."""
+        return self.to if self.is_inbound else self.from_
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,49 +125,44 @@ class HangUpOrder:
 Verb = Say | Pause | StreamOrder | Talk | Forward | Redirect | HangUpOrder
 
 
-class Frames(Protocol):
-    """The messages of one media socket, numbered as the carrier numbers them."""
+class Wire(ABC):
+    """Most carriers sign no sockets, report no streams, and receive no refusals but by a document."""
 
-    def opening(self) -> Sequence[str]: ...
+    statuses: ClassVar[Mapping[str, str]] = STATUSES
+    end_statuses: ClassVar[Mapping[EndReason, str]] = END_STATUSES
 
-    def media(self, elapsed_ms: int) -> str: ...
+    def status_of(self, call: "SimulatedCall") -> str:
+        return self.end_statuses[call.reason] if call.reason else self.statuses[call.state]
 
-    def stop(self) -> str: ...
-
-    def reply(self, text: str) -> str | None:
-        """The carrier's reply to a message of the agent: that a mark has been played."""
-        ...
-
-
-class Wire(Protocol):
+    @abstractmethod
     def new_call_id(self) -> str: ...
 
+    @abstractmethod
     def letters(self, call: "SimulatedCall", event: Event) -> Sequence[Letter]:
         """The signed webhooks of an event, by the present state of the call."""
-        ...
 
     def stream_letters(
         self, call: "SimulatedCall", stream: StreamOrder, event: StreamEvent
     ) -> Sequence[Letter]:
         """The signed webhooks about a stream, where the document asks for them and the carrier has them."""
-        ...
+        return ()
 
+    @abstractmethod
     def question(self, call: "SimulatedCall", url: str, failed_url: str = "") -> Letter:
         """The signed request for the call's document. `failed_url` gave none, and this is the fallback."""
-        ...
 
     def is_refusal(self, status: int) -> bool:
         """Whether a status is the carrier's way to receive a refusal: Exotel's 503."""
-        ...
+        return False
 
+    @abstractmethod
     def read_document(self, body: bytes) -> Sequence[Verb]:
         """The verbs of the document; ValueError if it cannot be read."""
-        ...
 
     def stream_headers(self, call: "SimulatedCall", url: str) -> Mapping[str, str]:
         """The headers that sign a media socket's handshake."""
-        ...
+        return {}
 
-    def frames(self, call: "SimulatedCall", stream: StreamOrder) -> Frames | None:
+    def frames(self, call: "SimulatedCall", stream: StreamOrder) -> "Frames | None":
         """None: the carrier opens no socket to such a URL."""
-        ...
+        return None

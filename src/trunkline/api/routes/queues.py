@@ -1,0 +1,231 @@
+"""Queues, of jobs and of mailboxes alike: counts, lists, dead letters, replay.
+
+A queue is the jobs of one type, or the mailboxes of one kind. `/jobs` and `/mailboxes` are older addresses of the same
+operations, and have beside them what only one of the two has: schedules, exports, events that are set aside.
+"""
+
+from collections import defaultdict
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+
+from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import not_found
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Out
+from trunkline.api.paging import Page, PageOut
+from trunkline.api.principal import Principal
+from trunkline.api.routes import jobs, mailboxes
+from trunkline.api.routes.jobs import JobDetailOut, ReasonIn, ReplayOut, TypeOut
+from trunkline.api.routes.mailboxes import (
+    KeyPageQuery,
+    KeyPath,
+    MailboxDetailOut,
+    ReplayKindIn,
+    ReplayMailboxesIn,
+)
+from trunkline.states import JOB_STATUSES, MAILBOX_STATUSES, JobStatus, QueueKind, QueueStatus
+from trunkline.store.job_admin import COUNT_MAX, Job, TypeState
+from trunkline.store.mailbox_admin import MailboxRow
+
+router = APIRouter(prefix=f"{API_ROOT}/queues", tags=["queues"])
+
+QueueName = Annotated[
+    str, Path(max_length=200, pattern=r"^[^\x00]+$", description="A type of job, or a kind of mailbox.")
+]
+
+
+# Of jobs and of mailboxes.
+_STATUS = {str(its): status for table in (JOB_STATUSES, MAILBOX_STATUSES) for status, its in table.items()}
+
+
+class QueueCountsOut(Out):
+    kind: QueueKind
+    name: str = Field(description="The type of its jobs, or the kind of its mailboxes.")
+    waiting: int = Field(description=f"Counted up to {COUNT_MAX}, like the others.")
+    running: int | None = Field(None, description="null: running jobs are not counted.")
+    dead: int
+    paused_reason: str | None = Field(None, description="null: it is not paused. Mailboxes cannot be.")
+
+
+class QueuesOut(Out):
+    items: list[QueueCountsOut]
+
+
+class QueueItemOut(Out):
+    kind: QueueKind
+    name: str = Field(description="The name of its queue.")
+    id: str = Field(description="The id of a job, or the key of a mailbox.")
+    status: QueueStatus
+    attempts: int = Field(description="Runs of a job; failures in a row of a mailbox.")
+    last_error: str | None
+    locked_by: str | None = Field(description="The worker that has it, or had it last.")
+    due_at: datetime | None = Field(description="When it runs at the earliest, or when its lease ends.")
+    created_at: datetime
+
+
+class QueueItemQuery(KeyPageQuery):
+    status: QueueStatus | None = None
+
+
+@router.get("", response_model=QueuesOut, responses=READ_ERRORS, summary="Count what is in the queues")
+async def list_queues(who: ReadKey, api: Deps) -> QueuesOut:
+    """Every type of job, for keys of the platform, and every kind of mailboxes that are not all idle."""
+    queues = [_job_queue(state) for state in (await jobs.list_types(who, api)).items]
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: {"waiting": 0, "running": 0, "dead": 0})
+    for row in (await mailboxes.summarize(who, api)).items:
+        counts[row.kind][_STATUS[row.status]] = row.mailboxes
+    queues += [QueueCountsOut(kind=QueueKind.MAILBOXES, name=kind, **of) for kind, of in counts.items()]
+    return QueuesOut(items=queues)
+
+
+@router.get(
+    "/{kind}/{name}", response_model=PageOut[QueueItemOut], responses=READ_ERRORS, summary="List a queue"
+)
+async def list_items(
+    kind: QueueKind, name: QueueName, query: Annotated[QueueItemQuery, Query()], who: ReadKey, api: Deps
+) -> Page[QueueItemOut]:
+    """Jobs newest first, mailboxes by key; `status=dead` are the dead letters."""
+    if kind is QueueKind.JOBS:
+        statuses = (JOB_STATUSES[query.status],) if query.status else tuple(JobStatus)
+        found = await jobs.job_page(api, who, f"queue {name}", query, statuses, name)
+        return Page([_job(job) for job in found.items], found.next_cursor)
+    status = MAILBOX_STATUSES[query.status] if query.status else None
+    boxes = await mailboxes.mailbox_page(api, who, name, query, status)
+    return Page([_mailbox(box) for box in boxes.items], boxes.next_cursor)
+
+
+@router.post(
+    "/{kind}/{name}/replay", response_model=ReplayOut, responses=WRITE_ERRORS, summary="Replay a queue"
+)
+async def replay_queue(
+    kind: QueueKind, name: QueueName, body: ReasonIn, who: AdminKey, api: Deps
+) -> ReplayOut:
+    """Puts its dead letters back, with all their attempts again."""
+    if kind is QueueKind.JOBS:
+        return await jobs.replay(api, who, name, body.reason)
+    done = await mailboxes.replay_kind(name, ReplayKindIn(reason=body.reason), who, api)
+    return ReplayOut(replayed=done.replayed, superseded=0)
+
+
+@router.post(
+    "/jobs/{name}/pause",
+    response_model=QueueCountsOut,
+    responses=WRITE_ERRORS,
+    summary="Pause a queue of jobs",
+)
+async def pause_queue(name: QueueName, body: ReasonIn, who: AdminKey, api: Deps) -> QueueCountsOut:
+    """No job of it begins; running ones go on. Needs a key of the platform."""
+    return _job_queue(await jobs.pause_type(name, body, who, api))
+
+
+@router.post(
+    "/jobs/{name}/resume",
+    response_model=QueueCountsOut,
+    responses=WRITE_ERRORS,
+    summary="Resume a queue of jobs",
+)
+async def resume_queue(name: QueueName, who: AdminKey, api: Deps) -> QueueCountsOut:
+    """Needs a key of the platform."""
+    return _job_queue(await jobs.resume_type(name, who, api))
+
+
+@router.post(
+    "/jobs/{name}/{job_id}/cancel",
+    response_model=QueueItemOut,
+    responses=WRITE_ERRORS,
+    summary="Cancel a job of a queue",
+)
+async def cancel_item(
+    name: QueueName, job_id: UUID, body: ReasonIn, who: AdminKey, api: Deps
+) -> QueueItemOut:
+    """A waiting job ends at once. A running one is cancelled, and may finish first."""
+    await _job_of(api, who, name, job_id)
+    return _job(await jobs.cancel_job(job_id, body, who, api))
+
+
+@router.post(
+    "/{kind}/{name}/{item_id:path}/replay",
+    response_model=QueueItemOut,
+    responses=WRITE_ERRORS,
+    summary="Replay one of a queue",
+)
+async def replay_item(
+    kind: QueueKind, name: QueueName, item_id: KeyPath, body: ReasonIn, who: AdminKey, api: Deps
+) -> QueueItemOut:
+    """A dead letter. A job that waits runs now instead of later."""
+    if kind is QueueKind.JOBS:
+        job = await _job_of(api, who, name, _job_id(item_id))
+        return _job(await jobs.retry(api, who, job.id, body.reason))
+    whole = ReplayMailboxesIn(reason=body.reason, seq=None)
+    return _mailbox(await mailboxes.replay_mailbox(name, item_id, whole, who, api))
+
+
+@router.get(
+    "/{kind}/{name}/{item_id:path}",
+    response_model=JobDetailOut | MailboxDetailOut,
+    responses=READ_ERRORS,
+    summary="Get one of a queue",
+)
+async def get_item(
+    kind: QueueKind, name: QueueName, item_id: KeyPath, who: ReadKey, api: Deps
+) -> JobDetailOut | MailboxDetailOut:
+    """Everything about a job, or about a mailbox and the events that wait in it."""
+    if kind is QueueKind.JOBS:
+        return jobs.detailed(await _job_of(api, who, name, _job_id(item_id)))
+    return await mailboxes.get_mailbox(name, item_id, who, api)
+
+
+async def _job_of(api: Api, who: Principal, name: str, job_id: UUID) -> Job:
+    job = await jobs.get_visible(api, who, job_id)
+    if job.job_type != name:
+        raise not_found("job")
+    return job
+
+
+def _job_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise not_found("job") from None
+
+
+def _job_queue(state: TypeState | TypeOut) -> QueueCountsOut:
+    return QueueCountsOut(
+        kind=QueueKind.JOBS,
+        name=state.job_type,
+        waiting=state.pending,
+        dead=state.dead,
+        paused_reason=state.paused_reason,
+    )
+
+
+def _job(job: Job) -> QueueItemOut:
+    return QueueItemOut(
+        kind=QueueKind.JOBS,
+        name=job.job_type,
+        id=str(job.id),
+        status=_STATUS[job.status],
+        attempts=job.attempt_count,
+        last_error=f"{job.last_error_code}: {job.last_error_message}" if job.last_error_code else None,
+        locked_by=job.locked_by,
+        due_at=job.lease_expires_at or job.run_at,
+        created_at=job.created_at,
+    )
+
+
+def _mailbox(box: MailboxRow) -> QueueItemOut:
+    return QueueItemOut(
+        kind=QueueKind.MAILBOXES,
+        name=box.kind,
+        id=box.key,
+        status=_STATUS[box.processing_status],
+        attempts=box.failures,
+        last_error=box.last_error,
+        locked_by=box.locked_by,
+        due_at=box.claimable_at,
+        created_at=box.created_at,
+    )
