@@ -171,24 +171,24 @@ class Batches:
             step.add(granted=len(grants), committed=len(intents.committed))
         crash_point("dialer.after_intent")
         returned_s = self._clock.boottime_s()
+        unused = dict(slots)
         for intent in intents.committed:
             turn_s = self._offset.turn_s(intent, clock_reading.boottime_s, returned_s)
             self._sender.send_soon(intent, clock_reading, turn_s)
+            if intent.slot is not None:
+                unused.pop(intent.attempt_id, None)
+        # Slots of a lost COMMIT are freed when its attempts are disowned.
+        for attempt in intents.lost:
+            unused.pop(attempt.id, None)
         self._lost += intents.lost
-        await self._return_slots(slots, intents)
+        if unused:
+            await self._slots.give_back(unused.keys())
+        if intents.lost_slots:
+            await self._slots.conflicted(intents.lost_slots)
         if ended := self._rules.overdialling.ended():
             await self._raise_overdialling_alarms(ended)
         await self.disown_lost()
         return intents
-
-    async def _return_slots(self, slots: Mapping[UUID, Slot], intents: Intents) -> None:
-        """Those of calls that were not committed. Slots of a lost COMMIT are freed when its attempts are disowned."""
-        used = {intent.attempt_id for intent in intents.committed if intent.slot is not None}
-        used |= {attempt.id for attempt in intents.lost}
-        if unused := slots.keys() - used:
-            await self._slots.give_back(unused)
-        if intents.lost_slots:
-            await self._slots.conflicted(intents.lost_slots)
 
     async def _raise_overdialling_alarms(self, ended: Sequence[Campaign]) -> None:
         """Campaigns whose calls need a reserved agent again, because too many calls were abandoned."""
