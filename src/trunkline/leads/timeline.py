@@ -8,7 +8,7 @@ follow each other; and all other events are placed between them by our clock.
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from trunkline.store.lead_timeline import StoredEvent
+from trunkline.store.lead_timeline import StoredTimelineEvent
 
 # The steps of an attempt. Any other event happened during the call or after it, by the time of its arrival.
 _STEPS = {
@@ -25,7 +25,7 @@ _STEPS = {
 _DURING, _END, _AFTER = 4, 5, 6
 
 
-def in_order(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+def in_order(events: Sequence[StoredTimelineEvent]) -> list[StoredTimelineEvent]:
     """Oldest first."""
     calls = [each for attempt in _by_attempt(events) for each in attempt]
     steps = [each for each, is_after in calls if not is_after]
@@ -35,7 +35,7 @@ def in_order(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     return [each for _, each in sorted(placed, key=lambda pair: pair[0])]
 
 
-def _moments(steps: Sequence[StoredEvent]) -> list[datetime]:
+def _moments(steps: Sequence[StoredTimelineEvent]) -> list[datetime]:
     """When each step happened at the latest, by our clock: before the steps that came after it arrived."""
     moments: list[datetime] = []
     soonest: datetime | None = None
@@ -55,9 +55,9 @@ def _not_falling(moments: Sequence[datetime]) -> list[datetime]:
     return ascending
 
 
-def _by_attempt(events: Iterable[StoredEvent]) -> list[list[tuple[StoredEvent, bool]]]:
+def _by_attempt(events: Iterable[StoredTimelineEvent]) -> list[list[tuple[StoredTimelineEvent, bool]]]:
     """The attempts in their order, each step by step, and whether an event came after the call."""
-    groups: dict[object, list[StoredEvent]] = {}
+    groups: dict[object, list[StoredTimelineEvent]] = {}
     for each in events:
         if each.attempt_id is not None:
             groups.setdefault(each.attempt_id, []).append(each)
@@ -65,10 +65,10 @@ def _by_attempt(events: Iterable[StoredEvent]) -> list[list[tuple[StoredEvent, b
     return [_steps(group) for group in ordered]
 
 
-def _steps(group: Sequence[StoredEvent]) -> list[tuple[StoredEvent, bool]]:
+def _steps(group: Sequence[StoredTimelineEvent]) -> list[tuple[StoredTimelineEvent, bool]]:
     ends = [each.at for each in group if _STEPS.get(each.what) == _END and each.clock == "ours"]
 
-    def step(each: StoredEvent) -> tuple[int, datetime]:
+    def step(each: StoredTimelineEvent) -> tuple[int, datetime]:
         known = _STEPS.get(each.what) if each.source in ("attempt", "carrier") else None
         if known is not None:
             return known, each.at

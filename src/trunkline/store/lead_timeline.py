@@ -12,11 +12,11 @@ _SQL = Area("leads")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredEvent(TimelineEvent):
+class StoredTimelineEvent(TimelineEvent):
     # Which of the lead's attempts it is, in the order in which they were made.
     ordinal: int | None
 
 
-async def events(conn: Connection, lead_id: UUID, *, limit: int) -> list[StoredEvent]:
+async def events(conn: Connection, lead_id: UUID, *, limit: int) -> list[StoredTimelineEvent]:
     """Unordered: `leads.timeline` puts the events in order. The caller has checked whose lead it is."""
-    return [pick(StoredEvent, row) for row in await conn.fetch(_SQL.timeline, lead_id, limit)]
+    return [pick(StoredTimelineEvent, row) for row in await conn.fetch(_SQL.timeline, lead_id, limit)]
