@@ -103,7 +103,7 @@ class RegisteredPod(Value, frozen=True):
     lost: Sequence[LostAllocation] = ()
 
 
-class HeartbeatReply(Value, frozen=True):
+class HeartbeatResult(Value, frozen=True):
     """`is_news` is False for a heartbeat that a later one overtook. `calls` have the pod, connected or not.
     `again_in_s`: when its next heartbeat should come, 0 for as usual. A tier of '' is that of a pod that may not
     register itself, an incarnation of 0 that of one that Postgres does not have yet."""

@@ -144,5 +144,5 @@ async def test_the_console_shows_the_shares_and_what_they_lead_to(console: Conso
     await counted(console.api, campaign_id, by_person=1000, abandoned=24)
     page = (await operator.open(f"/console/campaigns/{campaign_id}")).body.decode()
     assert "<strong>2.4 %</strong> <small>24 of 1,000</small>" in page
-    assert "this campaign has reached four fifths of 3.0 %" in page
+    assert "this campaign has reached 80 % of 3.0 %" in page
     assert "<strong>2.4 %</strong>" in (await operator.open("/console")).body.decode()

@@ -17,9 +17,8 @@ from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.dialer_wakeups import DialerWakeups
 from trunkline.dispatch import gates, grants
-from trunkline.dispatch import rebuilder as rebuilder_module
-from trunkline.dispatch.loader import load
-from trunkline.dispatch.rebuilder import Rebuilder
+from trunkline.dispatch import loader as loader_module
+from trunkline.dispatch.loader import Rebuilder, load
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import NumberLimit, new_id
 from trunkline.store import schedule as store_schedule
@@ -144,7 +143,7 @@ async def test_two_processes_that_rebuild_at_once_do_not_undo_each_other(
     first = Rebuilder(stage.database, stage.bus.at_epoch(0), stage.controls)
     second = Rebuilder(stage.database, stage.bus.at_epoch(0), stage.controls)
     with monkeypatch.context() as patched:
-        patched.setattr(rebuilder_module, "load", slow)
+        patched.setattr(loader_module, "load", slow)
         working = asyncio.create_task(second.run_once())
         await at_work.wait()
         assert await first.run_once() == 0, "somebody is at it"

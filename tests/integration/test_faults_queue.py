@@ -15,8 +15,7 @@ from trunkline.dispatch import grants as grants_module
 from trunkline.dispatch import loader as loader_module
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.intent import Intents, intend
-from trunkline.dispatch.loader import Loader
-from trunkline.dispatch.rebuilder import Rebuilder
+from trunkline.dispatch.loader import Loader, Rebuilder
 from trunkline.model import new_id
 from trunkline.store import leaders
 from trunkline.store.controls import Control, Level, Scope

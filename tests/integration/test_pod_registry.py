@@ -19,7 +19,7 @@ from trunkline.router.registry import PodRegistry
 from trunkline.router.sources import HeartbeatSource, Sighting
 from trunkline.routing import (
     ClusterPod,
-    HeartbeatReply,
+    HeartbeatResult,
     LostAllocation,
     PodHeartbeat,
     PodSuperseded,
@@ -321,7 +321,7 @@ async def test_a_heartbeat_without_a_boot_id_makes_a_pod_that_takes_calls_at_onc
     heard = await face_of(managed).heartbeat(
         PodHeartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081, "1.4.0")
     )
-    assert isinstance(heard, HeartbeatReply)
+    assert isinstance(heard, HeartbeatResult)
     assert (heard.tier, heard.again_in_s) == ("standard", 0.0)
     assert await managed.world.ask("call-1", is_alone=False) != "stale"
     assert await managed.allocate("call-1") == "agent-0"
@@ -350,8 +350,8 @@ async def test_without_valkey_heartbeats_are_written_to_postgres(
         heard = await face_of(managed).heartbeat(said)
         new = await face_of(managed).heartbeat(PodHeartbeat("agent-1", "boot-1", 1, "10.0.0.1", 8080))
 
-        assert isinstance(heard, HeartbeatReply)
-        assert isinstance(new, HeartbeatReply)
+        assert isinstance(heard, HeartbeatResult)
+        assert isinstance(new, HeartbeatResult)
         async with managed.database.connection() as conn:
             pods = {pod.name: (pod.sequence, list(pod.named)) for pod in await store.pods(conn)}
         assert pods == {"agent-0": (2, ["call-1"]), "agent-1": (1, [])}

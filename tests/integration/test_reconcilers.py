@@ -16,8 +16,7 @@ from trunkline.clock import SystemClock
 from trunkline.control.controls import Controls, Stops
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.fallback import PostgresFallback
-from trunkline.dispatch.loader import Loader, Refiller
-from trunkline.dispatch.rebuilder import Rebuilder
+from trunkline.dispatch.loader import Loader, Rebuilder, Refiller
 from trunkline.model import Flow, Grant, Holder, new_id
 from trunkline.store import database as store_database
 from trunkline.store import schedule as store_schedule

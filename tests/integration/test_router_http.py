@@ -25,7 +25,7 @@ from trunkline.agent import session as session_module
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.api import router_endpoints
 from trunkline.api.principal import Principal
-from trunkline.api.router_endpoints import RouterApi
+from trunkline.api.router_endpoints import RouterEndpoints
 from trunkline.api.server import HttpServer, bind
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
@@ -111,7 +111,7 @@ async def served(
     writing = asyncio.create_task(registry.run())
     allocator = Allocator(router_bus, config, database, AllocationNotes(database))
     addresses = PodAddresses(database)
-    api = RouterApi(allocator, Pods(router_bus, config, database, registry), stream_keys, addresses)
+    api = RouterEndpoints(allocator, Pods(router_bus, config, database, registry), stream_keys, addresses)
     app = Authorized(Starlette(routes=[hot.route() for hot in api.raw_routes()]))
     server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()

@@ -127,7 +127,7 @@ async def test_the_time_of_a_keys_first_lookup_is_subtracted_from_the_allocate_t
         monkeypatch.setattr(module, "monotonic", clock.monotonic_s)
     monkeypatch.setattr(router_endpoints, "in_time", in_time)
     nobody: Any = None
-    hot = router_endpoints.RouterApi(cast(Allocator, SilentAllocator()), nobody, nobody).raw_routes()
+    hot = router_endpoints.RouterEndpoints(cast(Allocator, SilentAllocator()), nobody, nobody).raw_routes()
     verifier = KeyVerifier(SlowKeys(clock, lookup_s).find, clock, fresh_s=60, stale_s=60)
     app = FastPath(Starlette(), verifier, hot, body=BodyRule(1000, 5))
     answer = await AsgiClient(app, "a-key-that-an-operator-chose-1234567890").post(

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from trunkline.bus.router import Drained, PodView, RouterCall, RouterCounts
-from trunkline.routing import Allocation, EndedAllocation, HeartbeatReply, PodHeartbeat
+from trunkline.routing import Allocation, EndedAllocation, HeartbeatResult, PodHeartbeat
 from trunkline.store.pods import Reset
 from trunkline.telephony.callbacks import TURN_MAX
 
@@ -216,7 +216,7 @@ class HeardBody(Struct):
     ]
 
     @classmethod
-    def of(cls, pod: str, reply: HeartbeatReply, limit_s: float, secrets: list[bytes]) -> "HeardBody":
+    def of(cls, pod: str, reply: HeartbeatResult, limit_s: float, secrets: list[bytes]) -> "HeardBody":
         first = reply.calls[0] if reply.calls else ""
         known = (pod, reply.tier, reply.draining, first, reply.calls, reply.max_concurrent, reply.again_in_s)
         return cls(True, *known, limit_s, [secret.hex() for secret in secrets])

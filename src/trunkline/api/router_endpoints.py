@@ -74,7 +74,7 @@ def time_left_s(since_s: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class RouterApi:
+class RouterEndpoints:
     """`is_open`: no key is required, for a router in a network of its own."""
 
     allocator: Allocator

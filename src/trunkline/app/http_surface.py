@@ -11,7 +11,7 @@ from trunkline.api.deps import ApiDeps, ApiLimits, HealthProbe, ReminderRules
 from trunkline.api.fast_path import FastPath
 from trunkline.api.raw_routes import RawRoute
 from trunkline.api.router_carriers import CarrierApi
-from trunkline.api.router_endpoints import RouterApi
+from trunkline.api.router_endpoints import RouterEndpoints
 from trunkline.api.router_merchants import MerchantApi
 from trunkline.api.store import Store
 from trunkline.api.webhooks.answers import Answers
@@ -92,7 +92,7 @@ class HttpSurface:
 
     def _router_routes(self) -> list[RawRoute]:
         settings, router = self._runtime.settings, self._router
-        return RouterApi(
+        return RouterEndpoints(
             router.allocator,
             router.pods,
             router.stream_keys,

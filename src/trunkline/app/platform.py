@@ -37,8 +37,7 @@ from trunkline.dispatch.carrier_costs import CarrierCosts
 from trunkline.dispatch.hang_ups import HangUps
 from trunkline.dispatch.lapsed_leads import LapsedLeads
 from trunkline.dispatch.live_calls import WebhookReception
-from trunkline.dispatch.loader import Loader, Refiller
-from trunkline.dispatch.rebuilder import Rebuilder
+from trunkline.dispatch.loader import Loader, Rebuilder, Refiller
 from trunkline.jobs.platform.retention import FileRetention
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import LeaderLoop

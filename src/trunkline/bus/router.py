@@ -14,7 +14,7 @@ from trunkline.model import Slot
 from trunkline.routing import (
     Allocation,
     EndedAllocation,
-    HeartbeatReply,
+    HeartbeatResult,
     PodHeartbeat,
     PodSuperseded,
     RegisteredPod,
@@ -271,7 +271,7 @@ async def release(
 
 async def heartbeat(
     bus: RouterBus, beat: PodHeartbeat, rule: BeatRule, known: RegisteredPod | None = None
-) -> HeartbeatReply | Unregistered | PodSuperseded:
+) -> HeartbeatResult | Unregistered | PodSuperseded:
     """Register the pod or refresh it, and make it free if nothing prevents it. `known` is the pod in Postgres, None if
     it has not been queried."""
     incarnation = _NOT_QUERIED if known is None else str(known.incarnation)
@@ -304,7 +304,7 @@ async def heartbeat(
     is_news, tier, draining, calls, again_ms, max_concurrent, number, wakes = reply
     bus.wake(wakes)
     held = tuple(calls.split())
-    return HeartbeatReply(
+    return HeartbeatResult(
         bool(is_news), tier, bool(draining), held, int(again_ms) / 1000, int(max_concurrent), int(number)
     )
 

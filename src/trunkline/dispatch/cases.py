@@ -21,21 +21,12 @@ class Case(Value, frozen=True):
     policy: Effective
     # How often the person may be called, each limit with what happens to a lead over it.
     persons: tuple[tuple[PersonQuestion, str], ...]
+    # The paces that a start counts for, by kind and subject. An account may have been slowed by a 429 even if it has no
+    # pace; whether a number has one is read with its lock.
+    paces: tuple[tuple[str, str], ...]
     # The merchant's day on which the call is counted.
     day: Day
     number: LockedNumber = NO_NUMBER
-
-    @property
-    def paces(self) -> list[tuple[str, str]]:
-        """The paces that a start counts for. An account may have been slowed by a 429 even if it has no pace. Whether a
-        number has a pace is read with its lock."""
-        lead, number = self.lead, self.number
-        paces = [("account", f"{lead.carrier}/{lead.account}")]
-        if number is NO_NUMBER or number.starts_per_s:
-            paces.append(("number", str(self.grant.number_id)))
-        if lead.campaign_id and self.policy.campaign_starts_per_s:
-            paces.append(("campaign", f"{lead.merchant_id}/{lead.campaign_id}"))
-        return paces
 
 
 def case_of(grant: Grant, lead: LockedLead, policy: Effective) -> Case:
@@ -45,7 +36,11 @@ def case_of(grant: Grant, lead: LockedLead, policy: Effective) -> Case:
     for limit in policy.limits_of(phone):
         own = PersonQuestion(phone, merchant_id, limit.max_calls, limit.window_h * 3600, merchant_id)
         persons.append((own, limit.then))
-    return Case(grant, lead, policy, tuple(persons), day_of(lead.earliest_at, policy.timezone))
+    paces = [("account", f"{lead.carrier}/{lead.account}"), ("number", str(grant.number_id))]
+    if lead.campaign_id and policy.campaign_starts_per_s:
+        paces.append(("campaign", f"{merchant_id}/{lead.campaign_id}"))
+    day = day_of(lead.earliest_at, policy.timezone)
+    return Case(grant, lead, policy, tuple(persons), tuple(paces), day)
 
 
 def questions(cases: Sequence[Case]) -> Questions:

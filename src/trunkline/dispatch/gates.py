@@ -173,7 +173,8 @@ class CountedLimits:
             agent = found
         if refusal := self.cooling.refusal(case.grant, case.lead):
             return refusal
-        paces = [self._pace(case, *name) for name in case.paces]
+        has_pace = case.number.starts_per_s
+        paces = [self._pace(case, *name) for name in case.paces if has_pace or name[0] != "number"]
         start_at = start_together(paces, self.earliest_at(case), START_WITHIN_S)
         if isinstance(start_at, Pace):
             return _too_fast(start_at)

@@ -9,6 +9,7 @@ A batch does not wait for the pre-check of one of its leads: the other calls are
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
@@ -97,33 +98,21 @@ class NoAgentsNeeded:
         return
 
 
+@dataclass(slots=True, eq=False)
 class Batches:
-    def __init__(
-        self,
-        database: Database,
-        bus: Bus,
-        clock: Clock,
-        sender: Sender,
-        identity: str,
-        rules: Rules,
-        offset: ClockOffset,
-        precheck: RunPrecheck | None,
-        fallback: PostgresFallback,
-        slots: SlotSource,
-    ):
-        self._database = database
-        self._bus = bus
-        self._clock = clock
-        self._sender = sender
-        self._identity = identity
-        self._rules = rules
-        self._offset = offset
-        self._precheck = precheck
-        self._fallback = fallback
-        self._slots = slots
-        self._background_tasks: set[asyncio.Task[None]] = set()
-        # Attempts whose COMMIT got no reply, until they are written as not sent.
-        self._lost: list[NewAttempt] = []
+    _database: Database
+    _bus: Bus
+    _clock: Clock
+    _sender: Sender
+    _identity: str
+    _rules: Rules
+    _offset: ClockOffset
+    _precheck: RunPrecheck | None
+    _fallback: PostgresFallback
+    _slots: SlotSource
+    _background_tasks: "set[asyncio.Task[None]]" = field(default_factory=set)
+    # Attempts whose COMMIT got no reply, until they are written as not sent.
+    _lost: list[NewAttempt] = field(default_factory=list)
 
     async def dial(self, grants: Sequence[Grant]) -> int:
         """Commit and send. Returns the number of calls in flight because of it."""
@@ -182,24 +171,24 @@ class Batches:
             step.add(granted=len(grants), committed=len(intents.committed))
         crash_point("dialer.after_intent")
         returned_s = self._clock.boottime_s()
+        unused = dict(slots)
         for intent in intents.committed:
             turn_s = self._offset.turn_s(intent, clock_reading.boottime_s, returned_s)
             self._sender.send_soon(intent, clock_reading, turn_s)
+            if intent.slot is not None:
+                unused.pop(intent.attempt_id, None)
+        # Slots of a lost COMMIT are freed when its attempts are disowned.
+        for attempt in intents.lost:
+            unused.pop(attempt.id, None)
         self._lost += intents.lost
-        await self._return_slots(slots, intents)
+        if unused:
+            await self._slots.give_back(unused.keys())
+        if intents.lost_slots:
+            await self._slots.conflicted(intents.lost_slots)
         if ended := self._rules.overdialling.ended():
             await self._raise_overdialling_alarms(ended)
         await self.disown_lost()
         return intents
-
-    async def _return_slots(self, slots: Mapping[UUID, Slot], intents: Intents) -> None:
-        """Those of calls that were not committed. Slots of a lost COMMIT are freed when its attempts are disowned."""
-        used = {intent.attempt_id for intent in intents.committed if intent.slot is not None}
-        used |= {attempt.id for attempt in intents.lost}
-        if unused := slots.keys() - used:
-            await self._slots.give_back(unused)
-        if intents.lost_slots:
-            await self._slots.conflicted(intents.lost_slots)
 
     async def _raise_overdialling_alarms(self, ended: Sequence[Campaign]) -> None:
         """Campaigns whose calls need a reserved agent again, because too many calls were abandoned."""

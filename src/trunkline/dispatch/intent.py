@@ -223,8 +223,9 @@ class IntentBatch:
                 self._cases.append(case_of(grant, lead, policy))
             except Exception as error:
                 self._refusals[grant.attempt_id] = _failed(lead, error)
-        with_agents = [case for case in self._cases if self._rules.agents.needs_agent(case.lead)]
-        self._terms = await self._rules.overdialling.terms(tx, with_agents)
+        needs_agent, overdialling = self._rules.agents.needs_agent, self._rules.overdialling
+        if cases := [case for case in self._cases if case.policy.abandon_max and needs_agent(case.lead)]:
+            self._terms = await overdialling.terms(tx, cases)
 
     async def _lock_limits(self, tx: Connection) -> LimitCounts:
         """The names under which the cases are counted; and count under the locks. The account's lock covers the paces
@@ -335,7 +336,7 @@ class IntentBatch:
 
 def _lock_keys(names: Iterable[tuple[str, str]]) -> list[int]:
     """Advisory locks have numbers. Two names with the same number only wait for each other needlessly."""
-    ordered = sorted((_RANKS[kind], _lock_key(kind, subject)) for kind, subject in set(names))
+    ordered = sorted([(_RANKS[kind], _lock_key(kind, subject)) for kind, subject in set(names)])
     return [key for _, key in ordered]
 
 

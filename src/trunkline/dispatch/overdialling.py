@@ -167,7 +167,7 @@ class Overdialling:
         candidates = [
             (case, abandon_max)
             for case in cases
-            if case.policy.abandon_max and (abandon_max := case.policy.abandon_max_of(case.lead.phone))
+            if (abandon_max := case.policy.abandon_max_of(case.lead.phone))
         ]
         if not candidates:
             return {}

@@ -38,6 +38,7 @@ from trunkline.store.agents import AgentCapacity, SlotRule
 from trunkline.store.cooldowns import ActiveCooldown
 from trunkline.store.database import Connection
 from trunkline.store.decisions import Standing, StopOfLead
+from trunkline.store.dispatch import LockedLead
 from trunkline.store.flags import Flag
 from trunkline.store.policy import PolicyRow
 from trunkline.store.tenants import Tenant
@@ -122,7 +123,8 @@ async def why(
     history = tuple(await decisions.history(conn, lead_id))
     if standing.status != "BACKLOG":
         return Why(lead_id, standing.status, _settled(standing), None, None, (), history)
-    checks = tuple(await _Explainer(conn, policies, tenant, standing, history, view).checks())
+    level = "merchant" if tenant.merchant_id else "reseller" if tenant.reseller_id else "platform"
+    checks = tuple(await _Explainer(conn, policies, level, standing, history, view).checks())
     closed = ranked(checks, refusing(history, standing.lead.now))
     # A recent refusal of an intent is listed even if the same gate is open by now.
     checks += tuple(check for check in closed if check not in checks)
@@ -131,25 +133,20 @@ async def why(
     return Why(lead_id, standing.status, sentence(closed), refused_by, next_at, checks, history)
 
 
+@dataclass(frozen=True, slots=True)
 class _Explainer:
-    """One question about one lead."""
+    """One question about one lead, asked by a tenant of this level."""
 
-    def __init__(
-        self,
-        conn: Connection,
-        policies: Policies,
-        tenant: Tenant,
-        standing: Standing,
-        history: Sequence[Decision],
-        view: DispatchView,
-    ):
-        self._conn = conn
-        self._policies = policies
-        self._standing = standing
-        self._lead = standing.lead
-        self._history = history
-        self._view = view
-        self._level = "merchant" if tenant.merchant_id else "reseller" if tenant.reseller_id else "platform"
+    _conn: Connection
+    _policies: Policies
+    _level: str
+    _standing: Standing
+    _history: Sequence[Decision]
+    _view: DispatchView
+
+    @property
+    def _lead(self) -> LockedLead:
+        return self._standing.lead
 
     async def checks(self) -> list[GateCheck]:
         lead = self._lead
@@ -162,7 +159,10 @@ class _Explainer:
             lead.reseller_id, lead.merchant_id, lead.campaign_id
         )
         before = [
-            *self._controls([stop for stop in stops if stop.scope not in _NUMBER_SCOPES]),
+            *(
+                [self._stopped("control", stop) for stop in stops if stop.scope not in _NUMBER_SCOPES]
+                or [GateCheck("control", True)]
+            ),
             await self._rollout(),
             *await self._dialers(),
         ]
@@ -172,21 +172,20 @@ class _Explainer:
             self._due(),
             *self._numbers([stop for stop in stops if stop.scope in _NUMBER_SCOPES]),
             *await self._cooldowns(),
-            GateCheck("attempts", lead.attempt_count < lead.max_attempts, self._attempts_used()),
+            GateCheck(
+                "attempts",
+                lead.attempt_count < lead.max_attempts,
+                f"{lead.attempt_count} of {lead.max_attempts} used",
+            ),
             self._expired(),
             self._do_not_call(),
             *await self._policy_checks(rules, stated),
             await self._agents(rules),
-            self._person(),
+            # Of two calls from one number to one person the second waits.
+            GateCheck("person", self._standing.unpaired > 0 or self._standing.usable == 0),
             self._channel(),
             *await self._projection(projection),
         ]
-
-    def _controls(self, stops: Sequence[StopOfLead]) -> Iterator[GateCheck]:
-        for stop in stops:
-            yield self._stopped("control", stop)
-        if not stops:
-            yield GateCheck("control", True)
 
     def _stopped(self, gate: str, stop: StopOfLead) -> GateCheck:
         """The reason that a level above the asking tenant wrote for a stop is hidden; that there is a stop is not."""
@@ -289,9 +288,6 @@ class _Explainer:
             words = f"{words}: {held.subject.name} refused with {held.code}{cause}"
         return GateCheck("cooldown", False, f"{words}, since {held.since:%Y-%m-%d %H:%M:%S} UTC", held.until)
 
-    def _attempts_used(self) -> str:
-        return f"{self._lead.attempt_count} of {self._lead.max_attempts} used"
-
     def _expired(self) -> GateCheck:
         lead = self._lead
         is_open = lead.expires_at is None or lead.earliest_at < lead.expires_at
@@ -371,11 +367,6 @@ class _Explainer:
             # It may be dialled without one. Only the intent counts whether the bound allows it, and records a refusal.
             return GateCheck("agents", True, f"{missing}; `abandon_max` allows some calls without one")
         return GateCheck("agents", missing is None, missing)
-
-    def _person(self) -> GateCheck:
-        """Of two calls from one number to one person the second waits."""
-        is_free = self._standing.unpaired > 0 or self._standing.usable == 0
-        return GateCheck("person", is_free)
 
     def _channel(self) -> GateCheck:
         # The number in use would show what other tenants do: a pool may be shared.

@@ -13,7 +13,7 @@ from trunkline.errors import BusUnavailable
 from trunkline.loops.base import Loop
 from trunkline.router.config import RouterConfig
 from trunkline.router.registry import REGISTER_S, PodRegistry
-from trunkline.routing import HeartbeatReply, PodHeartbeat, PodSuperseded, RegisteredPod
+from trunkline.routing import HeartbeatResult, PodHeartbeat, PodSuperseded, RegisteredPod
 from trunkline.store import pods as store
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.pods import Reset
@@ -52,7 +52,7 @@ class Pods:
         self.registry = registry or PodRegistry(database, bus, config)
         self._alarm = alarm
 
-    async def heartbeat(self, beat: PodHeartbeat) -> HeartbeatReply | PodSuperseded:
+    async def heartbeat(self, beat: PodHeartbeat) -> HeartbeatResult | PodSuperseded:
         """Written to Valkey at once and to Postgres within a second; while one of them is away, to the other."""
         await self.registry.write_ahead(beat)
         try:
@@ -68,7 +68,7 @@ class Pods:
             self.registry.enqueue(beat, reply.incarnation)
         return reply
 
-    async def _to_valkey(self, beat: PodHeartbeat) -> HeartbeatReply | PodSuperseded:
+    async def _to_valkey(self, beat: PodHeartbeat) -> HeartbeatResult | PodSuperseded:
         rule = BeatRule(
             may_register=self._config.by_heartbeat,
             lease_ttl_s=self._config.lease_ttl_s,
@@ -89,7 +89,7 @@ class Pods:
         assert not isinstance(reply, Unregistered), "the second request carries the registration"
         return reply
 
-    async def _to_postgres(self, beat: PodHeartbeat) -> HeartbeatReply | PodSuperseded:
+    async def _to_postgres(self, beat: PodHeartbeat) -> HeartbeatResult | PodSuperseded:
         """Valkey is away: register the pod in Postgres, so that calls still get it."""
         try:
             row = await self.registry.register(beat, {})
@@ -100,8 +100,10 @@ class Pods:
         except UNAVAILABLE as error:
             raise BusUnavailable(f"neither Valkey nor Postgres answers: {error}") from error
         if row is None:
-            return HeartbeatReply(False, "", False, (), 2.0, 1, 0)
-        return HeartbeatReply(True, row.tier, beat.leaving, tuple(calls), 0.0, row.calls_max, row.incarnation)
+            return HeartbeatResult(False, "", False, (), 2.0, 1, 0)
+        return HeartbeatResult(
+            True, row.tier, beat.leaving, tuple(calls), 0.0, row.calls_max, row.incarnation
+        )
 
     async def drain(self, pod: str, *, ends: bool = False) -> bus_router.Drained | None:
         """No new calls for `DRAINING_TTL`, or `ends` such a drain; live calls go on. None: there is no such pod."""

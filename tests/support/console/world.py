@@ -19,7 +19,7 @@ from tests.support.api.world import ApiWorld, expect, open_api
 from tests.support.world import ALL_STANDARD
 from trunkline.api.deps import HealthProbe
 from trunkline.api.raw_routes import RawRoute
-from trunkline.api.router_endpoints import RouterApi
+from trunkline.api.router_endpoints import RouterEndpoints
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import RouterBus
@@ -144,7 +144,7 @@ class Router:
         streams = StreamKeys.from_secrets([SECRET], "wss://voice.example.com")
         config = RouterConfig(tiers=parse_tiers(ALL_STANDARD), settle_s=0)
         allocator = Allocator(bus, config, self.database, AllocationNotes(self.database))
-        return RouterApi(allocator, Pods(bus, config, self.database), streams).raw_routes()
+        return RouterEndpoints(allocator, Pods(bus, config, self.database), streams).raw_routes()
 
 
 @asynccontextmanager

@@ -34,10 +34,9 @@ from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.grants import NoAgentsNeeded, RunPrecheck
 from trunkline.dispatch.hang_ups import HangUps
 from trunkline.dispatch.live_calls import LiveCalls
-from trunkline.dispatch.loader import Loader, Refiller
+from trunkline.dispatch.loader import Loader, Rebuilder, Refiller
 from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.rebuilder import Rebuilder
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits, is_cancelled
 from trunkline.dispatch.settlement import Settler
 from trunkline.jobs.outbox import Outbox

@@ -17,7 +17,7 @@ from trunkline.router.registry import PodRegistry
 from trunkline.routing import (
     Allocation,
     EndedAllocation,
-    HeartbeatReply,
+    HeartbeatResult,
     Pod,
     PodHeartbeat,
     PodSuperseded,
@@ -101,7 +101,7 @@ class RouterWorld:
             known_pod = replace(self._numbers.of(pod, boot), tier=tier, newest_version=version)
             told = RegisteredPod() if is_alone else known_pod
             known = await router.heartbeat(self.router_bus, said, rule, told)
-        assert isinstance(known, HeartbeatReply | PodSuperseded)
+        assert isinstance(known, HeartbeatResult | PodSuperseded)
         return known
 
     def _beat(
@@ -253,7 +253,7 @@ class StoredWorld(RouterWorld):
         is_alone: bool = False,
         tier: str = "",
         hanging: Sequence[str] = (),
-    ) -> HeartbeatReply | PodSuperseded:
+    ) -> HeartbeatResult | PodSuperseded:
         heard = await self.face.heartbeat(self._beat(pod, calls, boot, sequence, leaving, version, hanging))
         await self.written()
         return heard
