@@ -103,7 +103,7 @@ async def test_a_missing_object_and_another_tenants_get_the_same_answer(world: A
         if name in ("pool_id", "merchant_id", "reseller_id")
         else "01999999-0000-7000-8000-000000000000"
         for name in theirs
-    } | {"scope": theirs["scope"]}  # a word, nobody's id
+    } | {name: theirs[name] for name in ("scope", "queue_kind")}  # words, nobody's ids
     for operation in operations(world.app):
         if "{" in operation.path:
             answers = [

@@ -256,6 +256,15 @@ class _Operations:
     get_campaign_policy = calling("GET", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
     put_campaign_policy = calling("PUT", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
 
+    list_queues = calling("GET", "queues")
+    list_queue_items = calling_list("queues/{queue_kind}/{queue_name}")
+    get_queue_item = calling("GET", "queues/{queue_kind}/{queue_name}/{queue_item}")
+    replay_queue = calling("POST", "queues/{queue_kind}/{queue_name}/replay")
+    replay_queue_item = calling("POST", "queues/{queue_kind}/{queue_name}/{queue_item}/replay")
+    pause_queue = calling("POST", "queues/jobs/{queue_name}/pause")
+    resume_queue = calling("POST", "queues/jobs/{queue_name}/resume")
+    cancel_queue_item = calling("POST", "queues/jobs/{queue_name}/{job_id}/cancel")
+
     list_jobs = calling_list("jobs")
     enqueue_job = calling("POST", "jobs")
     list_dead = calling_list("jobs/dead")

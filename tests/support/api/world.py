@@ -211,7 +211,8 @@ class ApiWorld:
             new = NewMailboxKind(kind, reseller_id=owner.reseller_id, merchant_id=merchant_id)
             await mailbox_kinds.KINDS.insert(tx, new, secret_sealed=self.jobs.sealer.seal("secret"))
             await mailboxes.append(tx, [NewEvent(kind, key, "first", "opened", {})])
-        return {"kind": kind, "key": key}
+        of_queue = {"queue_kind": "mailboxes", "queue_name": kind, "queue_item": key}
+        return {"kind": kind, "key": key, **of_queue}
 
     async def _add_reminder(self, merchant_id: str) -> str:
         body = {

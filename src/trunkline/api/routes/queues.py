@@ -83,100 +83,115 @@ async def list_queues(who: ReadKey, api: Deps) -> QueuesOut:
 
 
 @router.get(
-    "/{kind}/{name}", response_model=PageOut[QueueItemOut], responses=READ_ERRORS, summary="List a queue"
+    "/{queue_kind}/{queue_name}",
+    response_model=PageOut[QueueItemOut],
+    responses=READ_ERRORS,
+    summary="List a queue",
 )
-async def list_items(
-    kind: QueueKind, name: QueueName, query: Annotated[QueueItemQuery, Query()], who: ReadKey, api: Deps
+async def list_queue_items(
+    queue_kind: QueueKind,
+    queue_name: QueueName,
+    query: Annotated[QueueItemQuery, Query()],
+    who: ReadKey,
+    api: Deps,
 ) -> Page[QueueItemOut]:
     """Jobs newest first, mailboxes by key; `status=dead` are the dead letters."""
-    if kind is QueueKind.JOBS:
+    if queue_kind is QueueKind.JOBS:
         statuses = (JOB_STATUSES[query.status],) if query.status else tuple(JobStatus)
-        found = await jobs.job_page(api, who, f"queue {name}", query, statuses, name)
+        found = await jobs.job_page(api, who, f"queue {queue_name}", query, statuses, queue_name)
         return Page([_job(job) for job in found.items], found.next_cursor)
     status = MAILBOX_STATUSES[query.status] if query.status else None
-    boxes = await mailboxes.mailbox_page(api, who, name, query, status)
+    boxes = await mailboxes.mailbox_page(api, who, queue_name, query, status)
     return Page([_mailbox(box) for box in boxes.items], boxes.next_cursor)
 
 
 @router.post(
-    "/{kind}/{name}/replay", response_model=ReplayOut, responses=WRITE_ERRORS, summary="Replay a queue"
+    "/{queue_kind}/{queue_name}/replay",
+    response_model=ReplayOut,
+    responses=WRITE_ERRORS,
+    summary="Replay a queue",
 )
 async def replay_queue(
-    kind: QueueKind, name: QueueName, body: ReasonIn, who: AdminKey, api: Deps
+    queue_kind: QueueKind, queue_name: QueueName, body: ReasonIn, who: AdminKey, api: Deps
 ) -> ReplayOut:
     """Puts its dead letters back, with all their attempts again."""
-    if kind is QueueKind.JOBS:
-        return await jobs.replay(api, who, name, body.reason)
-    done = await mailboxes.replay_kind(name, ReplayKindIn(reason=body.reason), who, api)
+    if queue_kind is QueueKind.JOBS:
+        return await jobs.replay(api, who, queue_name, body.reason)
+    done = await mailboxes.replay_kind(queue_name, ReplayKindIn(reason=body.reason), who, api)
     return ReplayOut(replayed=done.replayed, superseded=0)
 
 
 @router.post(
-    "/jobs/{name}/pause",
+    "/jobs/{queue_name}/pause",
     response_model=QueueCountsOut,
     responses=WRITE_ERRORS,
     summary="Pause a queue of jobs",
 )
-async def pause_queue(name: QueueName, body: ReasonIn, who: AdminKey, api: Deps) -> QueueCountsOut:
+async def pause_queue(queue_name: QueueName, body: ReasonIn, who: AdminKey, api: Deps) -> QueueCountsOut:
     """No job of it begins; running ones go on. Needs a key of the platform."""
-    return _job_queue(await jobs.pause_type(name, body, who, api))
+    return _job_queue(await jobs.pause_type(queue_name, body, who, api))
 
 
 @router.post(
-    "/jobs/{name}/resume",
+    "/jobs/{queue_name}/resume",
     response_model=QueueCountsOut,
     responses=WRITE_ERRORS,
     summary="Resume a queue of jobs",
 )
-async def resume_queue(name: QueueName, who: AdminKey, api: Deps) -> QueueCountsOut:
+async def resume_queue(queue_name: QueueName, who: AdminKey, api: Deps) -> QueueCountsOut:
     """Needs a key of the platform."""
-    return _job_queue(await jobs.resume_type(name, who, api))
+    return _job_queue(await jobs.resume_type(queue_name, who, api))
 
 
 @router.post(
-    "/jobs/{name}/{job_id}/cancel",
+    "/jobs/{queue_name}/{job_id}/cancel",
     response_model=QueueItemOut,
     responses=WRITE_ERRORS,
     summary="Cancel a job of a queue",
 )
-async def cancel_item(
-    name: QueueName, job_id: UUID, body: ReasonIn, who: AdminKey, api: Deps
+async def cancel_queue_item(
+    queue_name: QueueName, job_id: UUID, body: ReasonIn, who: AdminKey, api: Deps
 ) -> QueueItemOut:
     """A waiting job ends at once. A running one is cancelled, and may finish first."""
-    await _job_of(api, who, name, job_id)
+    await _job_of(api, who, queue_name, job_id)
     return _job(await jobs.cancel_job(job_id, body, who, api))
 
 
 @router.post(
-    "/{kind}/{name}/{item_id:path}/replay",
+    "/{queue_kind}/{queue_name}/{queue_item:path}/replay",
     response_model=QueueItemOut,
     responses=WRITE_ERRORS,
     summary="Replay one of a queue",
 )
-async def replay_item(
-    kind: QueueKind, name: QueueName, item_id: KeyPath, body: ReasonIn, who: AdminKey, api: Deps
+async def replay_queue_item(
+    queue_kind: QueueKind,
+    queue_name: QueueName,
+    queue_item: KeyPath,
+    body: ReasonIn,
+    who: AdminKey,
+    api: Deps,
 ) -> QueueItemOut:
     """A dead letter. A job that waits runs now instead of later."""
-    if kind is QueueKind.JOBS:
-        job = await _job_of(api, who, name, _job_id(item_id))
+    if queue_kind is QueueKind.JOBS:
+        job = await _job_of(api, who, queue_name, _job_id(queue_item))
         return _job(await jobs.retry(api, who, job.id, body.reason))
     whole = ReplayMailboxesIn(reason=body.reason, seq=None)
-    return _mailbox(await mailboxes.replay_mailbox(name, item_id, whole, who, api))
+    return _mailbox(await mailboxes.replay_mailbox(queue_name, queue_item, whole, who, api))
 
 
 @router.get(
-    "/{kind}/{name}/{item_id:path}",
+    "/{queue_kind}/{queue_name}/{queue_item:path}",
     response_model=JobDetailOut | MailboxDetailOut,
     responses=READ_ERRORS,
     summary="Get one of a queue",
 )
-async def get_item(
-    kind: QueueKind, name: QueueName, item_id: KeyPath, who: ReadKey, api: Deps
+async def get_queue_item(
+    queue_kind: QueueKind, queue_name: QueueName, queue_item: KeyPath, who: ReadKey, api: Deps
 ) -> JobDetailOut | MailboxDetailOut:
     """Everything about a job, or about a mailbox and the events that wait in it."""
-    if kind is QueueKind.JOBS:
-        return jobs.detailed(await _job_of(api, who, name, _job_id(item_id)))
-    return await mailboxes.get_mailbox(name, item_id, who, api)
+    if queue_kind is QueueKind.JOBS:
+        return jobs.detailed(await _job_of(api, who, queue_name, _job_id(queue_item)))
+    return await mailboxes.get_mailbox(queue_name, queue_item, who, api)
 
 
 async def _job_of(api: Api, who: Principal, name: str, job_id: UUID) -> Job:
