@@ -1,5 +1,6 @@
 """Campaigns through the API."""
 
+import asyncio
 import csv
 import io
 import json
@@ -187,7 +188,8 @@ async def test_a_change_of_a_campaign_does_not_wait_for_its_ended_leads(world: A
             UUID(ended["id"]),
         )
     await patch(world, campaign, priority=20)
-    await keep(world)
+    async with asyncio.timeout(30):
+        await keep(world)
     assert sorted(lead["priority"] for lead in await leads(world, campaign)) == [20, 60]
     assert (await patch(world, campaign, priority=30))["priority"] == 30, "the first change is complete"
 
