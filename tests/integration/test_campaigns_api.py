@@ -1,5 +1,6 @@
 """Campaigns through the API."""
 
+import asyncio
 import csv
 import io
 import json
@@ -175,6 +176,22 @@ async def test_a_change_of_a_campaign_is_applied_to_its_waiting_leads(world: Api
     await act(world, campaign, "pause")
     assert (await patch(world, campaign, name="Other", ends_at=moment(60)))["name"] == "Other"
     assert (await patch(world, campaign, ends_at=None))["ends_at"] is None
+
+
+async def test_a_change_of_a_campaign_does_not_wait_for_its_ended_leads(world: ApiWorld) -> None:
+    campaign = await make(world, priority=60)
+    await upload(world, campaign, people(2))
+    ended, _ = await leads(world, campaign)
+    async with world.database.connection() as conn:
+        await conn.execute(
+            "UPDATE leads SET status = 'FINISHED', outcome = 'ABORTED', finished_at = now() WHERE id = $1",
+            UUID(ended["id"]),
+        )
+    await patch(world, campaign, priority=20)
+    async with asyncio.timeout(30):
+        await keep(world)
+    assert sorted(lead["priority"] for lead in await leads(world, campaign)) == [20, 60]
+    assert (await patch(world, campaign, priority=30))["priority"] == 30, "the first change is complete"
 
 
 @pytest.mark.parametrize(

@@ -447,6 +447,20 @@ async def test_a_carrier_unreachable_for_two_processes_cools_the_account_down(st
     assert await unfinished(stage) == 3
 
 
+async def test_a_process_that_failed_minutes_ago_does_not_count_against_the_account(stage: Stage) -> None:
+    await stage.dialing.leads(3)
+    second = stage.another_dialer()
+    await stage.dialing.run("UPDATE carrier_health SET taken_at = taken_at - interval '4 minutes'")
+    stage.carrier.says(NO_DNS)
+    await stage.dial()
+    await stage.dialing.run("UPDATE cooldowns SET refused_at = refused_at - interval '3 minutes'")
+    await all_due(stage)
+    await stage.dial(second)
+    async with stage.database.connection() as conn:
+        held = await cooldowns.active(conn, ("twilio", "default"))
+    assert [each.subject.scope for each in held] == ["process", "process"]
+
+
 @pytest.mark.parametrize("silence", ["new", "an hour ago"])
 async def test_a_new_or_long_idle_account_begins_with_one_call(stage: Stage, silence: str) -> None:
     await stage.dialing.run(

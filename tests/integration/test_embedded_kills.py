@@ -9,15 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
+import psutil
 import pytest
 from redis.asyncio import Redis
 
 from tests.support.waiting import eventually
 from trunkline.embedded import Engines
 from trunkline.embedded.account import choose_account
-from trunkline.embedded.leftovers import processes_in
+from trunkline.embedded.leftovers import end_leftovers, folder_mark, processes_in
 from trunkline.embedded.postgres import Postgres
+from trunkline.embedded.process import Step
 from trunkline.embedded.valkey import Valkey
+from trunkline.errors import EmbeddedError
 
 
 def both(engines: Engines) -> tuple[Postgres, Valkey]:
@@ -130,6 +133,34 @@ async def test_servers_that_still_run_are_stopped_before_the_next_start(tmp_path
             assert not set(left) & {server.pid for server in both(engines)}
             assert [server.is_running for server in both(orphaned)] == [False, False]
             await assert_both_are_there(engines)
+
+
+STUBBORN = """
+import signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_leftover_that_cannot_be_ended_is_an_error_with_its_process_id(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        STUBBORN,
+        folder_mark(tmp_path),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    program = psutil.Process(process.pid).name()
+    try:
+        with pytest.raises(EmbeddedError, match=f"cannot be ended: end process {process.pid} by hand"):
+            await end_leftovers(tmp_path, program, [Step(signal.SIGTERM, 0.1)])
+    finally:
+        process.kill()
+        await process.wait()
 
 
 HOLDER = """

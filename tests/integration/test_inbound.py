@@ -13,6 +13,7 @@ from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.dispatch.inbound import Inbound, Taken, Turned, inbound_attempt_id
+from trunkline.store import schedule
 from trunkline.store.database import Database
 
 CALLER = "+14155550123"
@@ -115,6 +116,17 @@ async def test_an_inbound_calls_channel_is_held_in_valkey_at_once(board: Switchb
     await board.ring("CA1")
     (holder,) = await channels.holders(board.bus)
     assert (holder.attempt_id, holder.channel_no) == (inbound_attempt_id("twilio", "CA1"), 1)
+
+
+async def test_an_inbound_calls_channel_is_restored_without_a_flow(board: Switchboard) -> None:
+    await board.ring("CA1")
+    async with board.database.connection() as conn:
+        (holder,) = await schedule.holders(conn)
+    assert (holder.attempt_id, holder.lead_id, holder.flow) == (
+        inbound_attempt_id("twilio", "CA1"),
+        None,
+        None,
+    )
 
 
 async def test_concurrent_inbound_calls_never_exceed_the_channels(board: Switchboard) -> None:

@@ -73,7 +73,8 @@ async def test_the_lapse_loop_ends_expired_waiting_leads_only(dialing: Dialing) 
     await dialing.run("UPDATE leads SET expires_at = now() - interval '1 second' WHERE id = $1", over)
     await dialing.run("UPDATE leads SET expires_at = now() + interval '1 hour' WHERE id = $1", waits)
     await dialing.run("UPDATE leads SET expires_at = now(), status = 'PROCESSING' WHERE id = $1", calling)
-    assert await LapsedLeads(dialing.database, page=1).run_once() == 1
+    async with asyncio.timeout(30):
+        assert await LapsedLeads(dialing.database, page=1).run_once() == 1
     rows = [await dialing.lead_row(lead) for lead in (over, waits, calling)]
     assert [row["outcome"] for row in rows] == ["EXPIRED", None, None]
 

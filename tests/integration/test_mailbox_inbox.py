@@ -121,13 +121,14 @@ async def test_an_append_to_a_mailbox_in_hand_does_not_wait_for_its_handler(worl
 async def test_an_event_that_cannot_be_written_fails_alone(world: MailboxWorld) -> None:
     """Postgres takes no NUL inside JSON; no rule of ours knows that before it is tried."""
     bad = NewEvent(KIND, "a", "bad", "happened", {"text": "a\x00b"})
-    results = await asyncio.gather(
-        world.inbox.append(event("a", "1")),
-        world.inbox.append(bad),
-        world.inbox.append(event("a", "2")),
-        world.inbox.append(event("b", "3")),
-        return_exceptions=True,
-    )
+    async with asyncio.timeout(30):
+        results = await asyncio.gather(
+            world.inbox.append(event("a", "1")),
+            world.inbox.append(bad),
+            world.inbox.append(event("a", "2")),
+            world.inbox.append(event("b", "3")),
+            return_exceptions=True,
+        )
     assert [type(result).__name__ for result in results] == [
         "Receipt", "UntranslatableCharacterError", "Receipt", "Receipt",
     ]  # fmt: skip

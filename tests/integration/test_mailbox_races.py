@@ -98,6 +98,16 @@ async def test_a_worker_that_lost_its_lease_fails_renews_and_gives_back_nothing(
     assert await world.status() == "processing"
 
 
+async def test_a_completed_mailbox_does_not_fail(world: MailboxWorld) -> None:
+    """It has the fence of its last claim until the next one."""
+    await world.append(event())
+    [done] = await world.claim()
+    assert await world.complete(done) == {"a": "idle"}
+    async with world.database.connection() as conn:
+        assert await mailboxes.fail(conn, done.claim, "late", failures_max=1, delay_s=0) is None
+    assert await world.status() == "idle"
+
+
 async def test_the_fence_of_a_removed_mailbox_is_not_used_again(world: MailboxWorld) -> None:
     """Retention removes idle mailboxes. A worker that slept through that must not complete the next of that name."""
     await world.append(event(name="first"))

@@ -465,10 +465,12 @@ async def test_a_stopping_worker_gives_unfinished_mailboxes_back_without_a_failu
     handler.hold("a")
     await world.append(event())
     worker = world.worker(handler, stop_s=0.01)
-    async with running(worker):
-        await handler.until(lambda: bool(handler.given))
+    with capture_logs() as logs:
+        async with running(worker):
+            await handler.until(lambda: bool(handler.given))
     [claim] = await world.claim()
     assert claim.claim.failures == 0
+    assert [line for line in logs if line["event"] == "mailbox.lease_lost"] == []
 
 
 async def test_a_cancelled_worker_gives_its_mailboxes_back_at_once(world: MailboxWorld) -> None:

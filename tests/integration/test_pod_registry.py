@@ -123,6 +123,16 @@ async def test_a_new_boot_keeps_only_the_calls_that_its_heartbeat_names(
     assert row.slot.incarnation == await incarnation(managed.database)
 
 
+async def test_only_allocations_of_earlier_incarnations_lose_their_pod(managed: Managed) -> None:
+    await managed.world.beat("agent-0")
+    await managed.allocate("call-1")
+    present = await incarnation(managed.database)
+    async with managed.database.transaction() as tx:
+        assert await store.lose_calls(tx, "agent-0", before=present) == []
+        (lost,) = await store.lose_calls(tx, "agent-0", before=present + 1)
+    assert lost.call == "call-1"
+
+
 async def test_a_heartbeat_of_an_older_incarnation_is_not_written(managed: Managed) -> None:
     first = await number_of(managed.database, beat("boot-1"))
     await number_of(managed.database, beat("boot-2"))

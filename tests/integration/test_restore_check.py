@@ -1,13 +1,19 @@
 """Calls that a restored database does not know, given back to their leads."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from tests.support.dispatch.stage import Stage, open_stage
+from tests.support.world import SECRET_KEY
+from trunkline.cli.main import app
+from trunkline.cli.restore_check import RestoreCheckError
 from trunkline.dispatch.restore_check import Comparison, RestoreCheck, Settled
 from trunkline.store import controls, restores
 from trunkline.store.controls import Level, NewStop, Scope
@@ -219,3 +225,24 @@ async def test_a_restore_given_by_its_time_is_recorded_when_it_is_settled(stage:
     async with stage.database.transaction() as tx:
         assert await restores.is_settled_after(tx, found_at - timedelta(seconds=1))
         assert not await restores.is_settled_after(tx, found_at + timedelta(seconds=1))
+
+
+async def restore_check(**environment: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, app, ["restore-check"], env=environment)
+
+
+async def test_restore_check_without_an_unsettled_restore_compares_nothing(database_url: str) -> None:
+    result = await restore_check(DATABASE_URL=database_url, TRUNKLINE_SECRET_KEY=SECRET_KEY)
+    assert (result.exit_code, result.exception) == (0, None)
+    assert result.output.startswith("No restore is unsettled.")
+
+
+@pytest.mark.parametrize("missing", ["DATABASE_URL", "TRUNKLINE_SECRET_KEY"])
+async def test_restore_check_names_the_variables_that_it_needs(
+    database_url: str, tmp_path: Path, missing: str
+) -> None:
+    environment = {"DATABASE_URL": database_url, "TRUNKLINE_SECRET_KEY": SECRET_KEY}
+    del environment[missing]
+    result = await restore_check(TRUNKLINE_DATA_DIR=str(tmp_path), **environment)
+    assert isinstance(result.exception, RestoreCheckError)
+    assert str(result.exception).startswith("restore-check needs DATABASE_URL and TRUNKLINE_SECRET_KEY")

@@ -271,6 +271,11 @@ async def test_a_pods_hanging_handlers_are_shown_and_survive_a_reset(face: Face)
     assert (reset["hanging"], reset["status"], reset["message"]) == ([], "available", "Pod is free")
 
 
+async def test_a_reset_of_an_unknown_pod_is_answered_404(face: Face) -> None:
+    status, answer = await face.post("/pods/voice-agent-9/reset", {})
+    assert (status, answer["code"]) == (404, "pod_not_found")
+
+
 async def test_a_heartbeat_is_answered_with_tier_draining_flag_and_the_pods_secret(face: Face) -> None:
     mine, others = await face.heartbeat("voice-agent-0"), await face.heartbeat("voice-agent-1")
 

@@ -145,6 +145,14 @@ async def test_without_postgres_an_idle_pod_is_allocated_only_after_the_settle_t
     assert await world.allocate("call-2") == "agent-2"
 
 
+async def test_a_run_without_pods_to_change_needs_no_postgres(managed: Managed) -> None:
+    await managed.pods(2)
+    await managed.database.close()
+    with capture_logs() as logs:
+        await managed.pass_by(1)
+    assert [line for line in logs if line["event"] == "router.unmanaged"] == []
+
+
 async def test_a_projection_made_by_heartbeats_is_rebuilt_when_postgres_returns(plain: Managed) -> None:
     await plain.pods(2)
     pool = plain.database.warm_pool

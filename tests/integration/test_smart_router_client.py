@@ -224,6 +224,12 @@ async def test_closing_the_sync_client_ends_waiting_threads(router: Router) -> N
     assert isinstance(ended[0], concurrent.futures.CancelledError)
 
 
+async def test_a_closed_sync_client_can_be_closed_again(router: Router) -> None:
+    client = SyncSmartRouterClient(settings_of(router), flags=everybody, breaker=CircuitBreaker())
+    await asyncio.to_thread(client.close)
+    await asyncio.to_thread(client.close)
+
+
 @pytest.fixture
 async def agent_url(client: SmartRouterClient) -> AsyncIterator[str]:
     app = web.Application()

@@ -158,6 +158,16 @@ async def test_a_wrong_signature_on_a_right_url_is_refused(door: Door) -> None:
     assert await rows(door) == known
 
 
+async def test_the_url_that_the_server_sees_is_shown_for_a_signed_url_only(door: Door) -> None:
+    url = door.callback("twilio", "status", uuid4())
+    async with door.http.get(door.here(url)) as shown:
+        assert (shown.status, url in (await shown.json())["urls"]) == (200, True)
+    before = count(metrics.WEBHOOKS_REJECTED)
+    async with door.http.get(door.here(url + "x")) as refused:
+        assert refused.status == 403
+    assert count(metrics.WEBHOOKS_REJECTED) == before + 1
+
+
 async def test_unknown_carrier_names_do_not_become_metric_labels(door: Door) -> None:
     async with door.http.post(f"{door.url}/webhooks/made-up-{uuid4()}/status", data=b"x") as answer:
         assert answer.status == 403

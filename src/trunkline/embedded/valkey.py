@@ -29,6 +29,11 @@ class Valkey(Server):
     stop_steps: ClassVar = (Step(Signals.SIGTERM, 15), Step(Signals.SIGKILL, 5))
 
     @property
+    def settings(self) -> dict[str, str]:
+        """Besides its address and its password."""
+        return DURABLE if self._durable else NOT_DURABLE
+
+    @property
     def url(self) -> str:
         return f"redis://:{self._password}@{LOOPBACK}:{self.port}/0"
 
@@ -55,7 +60,7 @@ class Valkey(Server):
             "port": str(port),
             "requirepass": self._password,
             "dir": ".",
-            **(DURABLE if self._durable else NOT_DURABLE),
+            **self.settings,
         }
         title = f"{{title}} {{listen-addr}} {folder_mark(self.folder)}"
         return Child.spawn(

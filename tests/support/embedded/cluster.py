@@ -27,9 +27,12 @@ class ClusterNode(Valkey):
 
     cluster_port: int
 
+    @property
+    def settings(self) -> dict[str, str]:
+        return {**NODE_SETTINGS, "cluster-port": str(self.cluster_port)}
+
     def spawn(self, port: int) -> Child:
         self.cluster_port = free_port()
-        self._settings = {**NODE_SETTINGS, "cluster-port": str(self.cluster_port)}
         return super().spawn(port)
 
     async def command(self, *words: str | int) -> str:
