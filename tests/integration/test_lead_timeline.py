@@ -8,7 +8,7 @@ import pytest
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.leads.timeline import in_order
 from trunkline.store import lead_timeline
-from trunkline.store.lead_timeline import StoredEvent
+from trunkline.store.lead_timeline import StoredTimelineEvent
 
 STEPS = ["intended", "accepted", "ringing", "answered", "ended"]
 
@@ -19,7 +19,7 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         yield stage
 
 
-async def timeline(stage: Stage, lead: UUID) -> list[StoredEvent]:
+async def timeline(stage: Stage, lead: UUID) -> list[StoredTimelineEvent]:
     async with stage.database.connection() as conn:
         return in_order(await lead_timeline.events(conn, lead, limit=1000))
 

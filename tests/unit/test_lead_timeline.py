@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trunkline.console.lead import story
 from trunkline.leads.timeline import in_order
-from trunkline.store.lead_timeline import StoredEvent
+from trunkline.store.lead_timeline import StoredTimelineEvent
 
 NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -18,18 +18,18 @@ LIFE = ("intended", "accepted", "ringing", "answered", "ended")
 
 def happening(
     what: str, seconds: float, attempt: UUID | None = None, source: str = "lead", clock: str = "ours"
-) -> StoredEvent:
+) -> StoredTimelineEvent:
     at = NOON + timedelta(seconds=seconds)
     ordinal = None if attempt is None else attempt.int
-    return StoredEvent(at, source, what, attempt, None, None, {}, clock, None, ordinal)
+    return StoredTimelineEvent(at, source, what, attempt, None, None, {}, clock, None, ordinal)
 
 
-def step(what: str, seconds: float, attempt: UUID = FIRST, clock: str = "ours") -> StoredEvent:
+def step(what: str, seconds: float, attempt: UUID = FIRST, clock: str = "ours") -> StoredTimelineEvent:
     source = "attempt" if what in ("intended", "accepted") else "carrier"
     return happening(what, seconds, attempt, source, clock)
 
 
-def told(events: list[StoredEvent]) -> list[str]:
+def told(events: list[StoredTimelineEvent]) -> list[str]:
     return [each.what for each in in_order(events)]
 
 
