@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -75,7 +76,8 @@ async def open_gate(
         allocator = Allocator(RouterBus(NoValkey(), RouterKeys("voice")), config, database, notes)
         connector = Connector(
             allocator, addresses, StreamKeys.from_secrets(["a secret"]), CallKeys.from_secrets(["a secret"]),
-            database, SystemClock(), Policies().on_abandonment, are_agents_elsewhere=elsewhere,
+            database, SystemClock(), Policies().on_abandonment, partial(late_facts.reattach, dialing.database),
+            are_agents_elsewhere=elsewhere,
         )  # fmt: skip
         try:
             yield Gate(dialing, connector, allocator, notes, addresses, way)

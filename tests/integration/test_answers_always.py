@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -14,7 +13,6 @@ from tests.integration.test_answer_gate import open_gate
 from tests.integration.test_webhooks import ENDED, post, stream_url
 from tests.support.api.webhooks import KEYS, SECRET, Door, count, open_door
 from tests.support.faults.proxy import TcpProxy
-from trunkline.dispatch import late_facts
 from trunkline.errors import StoreUnavailable
 from trunkline.http.carrier_session import basic
 from trunkline.routing import Unallocated, WhyUnallocated
@@ -56,8 +54,7 @@ async def test_after_an_exception_the_carrier_gets_the_last_resort_document(
     async def explode(*_: object) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_answered", explode)
-    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_arrived", explode)
+    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.reply", explode)
     before = count_of("last_resort")
     url = door.callback("twilio", kind, uuid4() if kind == "answer" else None)
     status, body = await post(door, url, fields)
@@ -77,7 +74,7 @@ async def test_a_last_resort_document_is_recorded_once_with_whether_an_agent_joi
     async def explode(*_: object) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_answered", explode)
+    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.reply", explode)
     attempt = uuid4()
     async with open_door(database_url, redis_url, key_prefix, fallback=AnswerFallback(url)) as door:
         for _ in range(2):
@@ -107,8 +104,7 @@ async def test_a_hanging_answer_is_replaced_by_the_last_resort_document(
             with suppress(asyncio.CancelledError):
                 await over.wait()
 
-    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_answered", hang)
-    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_arrived", hang)
+    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.reply", hang)
     async with open_door(database_url, redis_url, key_prefix, fallback=FALLBACK, answer_s=0.05) as door:
         url = door.callback("twilio", kind, uuid4() if kind == "answer" else None)
         status, body = await post(door, url, fields)
@@ -373,7 +369,6 @@ async def test_a_call_that_reappears_for_a_finished_lead_gets_the_hang_up_docume
             redis_url,
             key_prefix,
             fallback=FALLBACK,
-            reattach=partial(late_facts.reattach, gate.dialing.database),
         ) as door,
     ):
         door.finder = gate.connector.find_stream

@@ -30,7 +30,7 @@ async def is_asked(*known: Address, is_dialled: bool = True) -> bool:
     secrets = ["a secret"]
     connector = Connector(
         cast(Any, OnePod()), addresses, StreamKeys.from_secrets(secrets), CallKeys.from_secrets(secrets),
-        NOBODY, NOBODY, NOBODY,
+        NOBODY, NOBODY, NOBODY, NOBODY,
     )  # fmt: skip
     found = await connector.find_stream(CallToConnect("CA1", uuid4(), is_dialled))
     assert isinstance(found, Stream)

@@ -19,6 +19,7 @@ from trunkline.control.notifier import AlarmNotifier, NotifierTimes
 from trunkline.control.presence import Presence
 from trunkline.control.refresh import ControlRefresh
 from trunkline.control.webhook import AlarmWebhook
+from trunkline.dispatch import late_facts
 from trunkline.dispatch.calls import LIMITS, CallFold
 from trunkline.dispatch.carrier_responses import CarrierResponseWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
@@ -248,6 +249,7 @@ class CallRouter:
             answers,
             runtime.clock,
             Policies().on_abandonment,
+            partial(late_facts.reattach, database),
             are_agents_elsewhere=settings.router.agents == "elsewhere",
         )
         self.slot_rule = SlotRule(config.callers_of, SILENCE_S)

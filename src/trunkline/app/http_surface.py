@@ -29,7 +29,6 @@ from trunkline.app.components import (
 )
 from trunkline.bus import channels
 from trunkline.console.application import Console
-from trunkline.dispatch import late_facts
 from trunkline.dispatch.inbound import Inbound
 from trunkline.dispatch.why import DispatchView
 from trunkline.store.migrate import require_schema
@@ -142,7 +141,6 @@ class HttpSurface:
             Inbound(runtime.database, runtime.bus, runtime.settings.identity),
             self._router.connector.find_stream,
             ingress.callback_keys,
-            partial(late_facts.reattach, runtime.database),
             runtime.answer_fallback,
             runtime.settings.router.hold_max_s,
         )

@@ -60,6 +60,8 @@ class Abandonment(Protocol):
 
 
 OnAbandonment = Callable[[Connection, CallOwner], Awaitable[Abandonment]]
+# Reattaches a call whose attempt was written off. False: a newer attempt is live, or the lead has ended.
+Reattach = Callable[[UUID, str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,16 @@ class Connector:
     database: Database
     clock: Clock
     on_abandonment: OnAbandonment
+    reattach: Reattach
     # The agents of all calls are external.
     are_agents_elsewhere: bool = False
 
     async def find_stream(self, call: CallToConnect) -> Stream | Unallocated:
         """The stream of an answered call, or why it gets no agent now."""
         found = await self.connect(call)
+        if isinstance(found, Unallocated) and found.why == "given_up":
+            is_ours = await self.reattach(call.attempt_id, call.call_id)
+            found = await self.connect(call) if is_ours else Unallocated("ended")
         if isinstance(found, Unallocated):
             return found
         # Three parameters, because Exotel takes no more: the stream's first frame names the lead.

@@ -11,7 +11,7 @@ from aiohttp import web
 from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps
 from trunkline.api.server import HttpServer, bind
-from trunkline.api.webhooks.answers import Answers, FindStream, Reattach, never_reattach
+from trunkline.api.webhooks.answers import Answers, FindStream
 from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.api.webhooks.reading import Network, PublicView, WebhookReader
 from trunkline.api.webhooks.routes import WebhookRoutes
@@ -109,7 +109,6 @@ async def open_door(
     # Long: how fast the machine is does not decide what a call is told.
     answer_s: float = 60.0,
     hold_max_s: float = 10.0,
-    reattach: Reattach = never_reattach,
 ) -> AsyncIterator[Door]:
     database = await store_database.connect(database_url, pool_size=4)
     bus = bus_connection.connect(redis_url, Keys(prefix))
@@ -127,7 +126,6 @@ async def open_door(
             Inbound(database, bus, "test"),
             door.find_stream,
             KEYS,
-            reattach,
             fallback or AnswerFallback(),
             hold_max_s,
             connect_s=answer_s,

@@ -5,10 +5,9 @@ polls again, if its carrier can hold, up to `ROUTER_HOLD_MAX`, and then gets the
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from starlette.responses import Response
 
@@ -40,13 +39,7 @@ class AnswerReply(Value, frozen=True):
     agent_joined: bool | None = None
 
 
-FindStream = Callable[[CallToConnect], Awaitable[Stream | Unallocated]]
-# Reattaches a call whose attempt was written off. False: a newer attempt is live, or the lead has ended.
-Reattach = Callable[[UUID, str], Awaitable[bool]]
-
-
-async def never_reattach(attempt_id: UUID, call_id: str) -> bool:
-    return False
+FindStream = Callable[[CallToConnect], Coroutine[Any, Any, Stream | Unallocated]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +47,30 @@ class Answers:
     inbound: Inbound
     find_stream: FindStream
     keys: CallbackKeys
-    reattach: Reattach = never_reattach
     fallback: AnswerFallback = AnswerFallback()  # noqa: RUF009  frozen
     hold_max_s: float = 0.0
     connect_s: float = CONNECT_S
 
     async def reply(self, webhook: VerifiedWebhook) -> AnswerReply:
-        match webhook.tag.kind:
+        """The document for a call that was answered, whose stream has closed, or that comes in."""
+        event, tag = webhook.event, webhook.tag
+        call = CallToConnect(event.call_id, webhook.attempt_id, event.direction == "outbound")
+        match tag.kind:
             case "answer":
-                return await self.to_answered(webhook)
+                # The answer gate: one step decides whether the call is still wanted, and allocates its pod. A call that
+                # was superseded or aborted is hung up.
+                return await self._connect(webhook, replace(call, agent=tag.agent or event.agent))
+            case "resume" if event.kind == "ended":
+                return AnswerReply(webhook.carrier.hang_up_document())
             case "resume":
-                return await self.to_resumed(webhook)
+                # If its call was not released, its agent was lost, and the person gets another one.
+                return await self._connect(webhook, replace(call, over_turn=tag.turn))
             case _:
-                return await self.to_arrived(webhook)
+                return await self._admit(webhook, replace(call, is_dialled=False))
 
-    async def to_answered(self, webhook: VerifiedWebhook) -> AnswerReply:
-        """The answer gate: one step decides whether the call is still wanted, and allocates its pod. A call that was
-        superseded or aborted is hung up."""
-        event, is_dialled = webhook.event, webhook.event.direction == "outbound"
-        agent = webhook.tag.agent or event.agent
-        return await self._connect(
-            webhook, CallToConnect(event.call_id, webhook.attempt_id, is_dialled, agent=agent)
-        )
-
-    async def to_resumed(self, webhook: VerifiedWebhook) -> AnswerReply:
-        """A stream has closed. If its call was not released, its agent was lost, and the person gets another one."""
-        event, is_dialled = webhook.event, webhook.event.direction == "outbound"
-        if event.kind == "ended":
-            return AnswerReply(webhook.carrier.hang_up_document())
-        call = CallToConnect(event.call_id, webhook.attempt_id, is_dialled, over_turn=webhook.tag.turn)
-        return await self._connect(webhook, call)
-
-    async def to_arrived(self, webhook: VerifiedWebhook) -> AnswerReply:
+    async def _admit(self, webhook: VerifiedWebhook, call: CallToConnect) -> AnswerReply:
         """An inbound call rings."""
         event, carrier = webhook.event, webhook.carrier
-        call = CallToConnect(event.call_id, webhook.attempt_id, is_dialled=False)
         admitting = self.inbound.admit(
             carrier.name, webhook.tag.account, event.call_id, event.to, event.from_
         )
@@ -137,19 +119,12 @@ class Answers:
         """Never raises: a person waits on the phone, so every error becomes a document."""
         passed_s = asyncio.get_running_loop().time() - webhook.asked_at_s if webhook.asked_at_s else 0.0
         try:
-            return await in_time(max(self.connect_s - passed_s, 0.05), self._stream_of(call))
+            return await in_time(max(self.connect_s - passed_s, 0.05), self.find_stream(call))
         except UNAVAILABLE as error:
             log.error("answer.engines_silent", call_id=call.call_id, error=str(error))
         except Exception as error:
             log.error("answer.failed", call_id=call.call_id, exc_info=error)
         return Unallocated("unknown")
-
-    async def _stream_of(self, call: CallToConnect) -> Stream | Unallocated:
-        stream = await self.find_stream(call)
-        if stream == Unallocated("given_up"):
-            is_ours = await self.reattach(call.attempt_id, call.call_id)
-            stream = await self.find_stream(call) if is_ours else Unallocated("ended")
-        return stream
 
     def _may_hold(self, webhook: VerifiedWebhook, wait_max_s: float) -> bool:
         """Its signed URL counts how often it was held, so that the wait ends also while no engine answers. A call that

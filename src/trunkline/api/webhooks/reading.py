@@ -71,21 +71,19 @@ class PublicView:
         path = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
         query = scope["query_string"].decode("latin-1")
         target = f"{path}?{query}" if query else path
-        return [f"{base}{target}" for base in self._bases(scope)]
+        bases = [self.base_url] if self.base_url else self._seen_bases(scope)
+        if self.fallback_base_url:
+            bases.append(self.fallback_base_url)
+        return [f"{base}{target}" for base in dict.fromkeys([base.rstrip("/") for base in bases])]
 
-    def _bases(self, scope: Scope) -> list[str]:
-        if self.base_url:
-            bases = [self.base_url, self.fallback_base_url or self.base_url]
-            return list(dict.fromkeys([base.rstrip("/") for base in bases]))
+    def _seen_bases(self, scope: Scope) -> list[str]:
         headers = Headers(scope=scope)
-        fallback = [self.fallback_base_url.rstrip("/")] if self.fallback_base_url else []
         own = f"{scope.get('scheme', 'http')}://{headers.get('host', '')}"
         if not self.trusts(scope):
-            return [own, *fallback]
+            return [own]
         schemes = _values(headers.getlist("x-forwarded-proto")) or [scope.get("scheme", "http")]
         hosts = _values(headers.getlist("x-forwarded-host")) or [headers.get("host", "")]
-        forwarded = [f"{scheme}://{host}" for scheme in schemes for host in hosts]
-        return list(dict.fromkeys([*forwarded, own, *fallback]))
+        return [*(f"{scheme}://{host}" for scheme in schemes for host in hosts), own]
 
     def trusts(self, scope: Scope) -> bool:
         """Whether its forwarded host and scheme are trusted."""
@@ -211,7 +209,7 @@ def as_sent(request: Request, urls: Sequence[str], body: bytes, tag: CallbackTag
 
 @cache
 def _received(carrier: str) -> Counter:
-    return metrics.WEBHOOKS_RECEIVED.labels(_label(carrier))
+    return metrics.WEBHOOKS_RECEIVED.labels(carrier)
 
 
 def _label(carrier: str) -> str:
