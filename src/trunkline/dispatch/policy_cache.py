@@ -89,18 +89,17 @@ class Policies:
     async def of(self, conn: Connection, owned: Iterable[PolicySubject]) -> list[Effective]:
         """One for each, in their order. `UNREADABLE` where a layer cannot be read: no call is better than one against
         its rules."""
-        oldest_s = time.monotonic() - self._fresh_s
-        owners = [(each.reseller_id, each.merchant_id, each.campaign_id) for each in owned]
-        stale = {owner for owner in owners if owner not in self._known or self._known[owner][1] <= oldest_s}
-        if stale:
-            await self._read(conn, stale)
-        return [self._known[owner][0] for owner in owners]
-
-    async def _read(self, conn: Connection, stale: Iterable[Owner]) -> None:
         if len(self._layers) > LAYERS_MAX:
-            self._layers.clear()
-            self._known.clear()
-            self._resolved.clear()
+            # Replaced, not emptied: a reader that waits for Postgres goes on with what it had.
+            self._layers, self._known, self._resolved = {}, {}, {}
+        oldest_s, known = time.monotonic() - self._fresh_s, self._known
+        owners = [(each.reseller_id, each.merchant_id, each.campaign_id) for each in owned]
+        stale = {owner for owner in owners if owner not in known or known[owner][1] <= oldest_s}
+        if stale:
+            known |= await self._read(conn, stale)
+        return [known[owner][0] for owner in owners]
+
+    async def _read(self, conn: Connection, stale: Iterable[Owner]) -> dict[Owner, tuple[Effective, float]]:
         read_at_s, layers = time.monotonic(), {owner: layers_of(*owner) for owner in stale}
         keys = list(set(chain.from_iterable(layers.values())))
         rows = {row.key: row for row in await policy.read(conn, keys)}
@@ -109,8 +108,7 @@ class Policies:
             version = row.version if row else 0
             if known is None or known.version != version:
                 self._layers[key] = _Layer(version, _parsed(key, row.policy) if row else EMPTY)
-        for owner, keys_of_owner in layers.items():
-            self._known[owner] = (self._effective(keys_of_owner), read_at_s)
+        return {owner: (self._effective(each), read_at_s) for owner, each in layers.items()}
 
     def _effective(self, keys: tuple[PolicyKey, ...]) -> Effective:
         layers = [self._layers[key] for key in keys]
