@@ -23,6 +23,7 @@ print(*sorted(names & {{"redis", "asyncpg", "starlette", "fastapi", "msgspec", "
     ("module", "ours"),
     [
         ("trunkline.agent.simulated", ["trunkline.agent", "trunkline.handlers"]),
+        # The shapes, and the two modules of the standard library's types that they use.
         (
             "trunkline.client",
             ["trunkline.client", "trunkline.moments", "trunkline.schema", "trunkline.states"],
