@@ -291,15 +291,6 @@ class _Operations:
     replay_mailbox = calling("POST", "mailboxes/{kind}/{key}/replay")
     set_aside = calling("POST", "mailboxes/{kind}/{key}/set-aside")
 
-    list_queues = calling("GET", "queues")
-    list_items = calling_list("queues/{kind}/{name}")
-    get_item = calling("GET", "queues/{kind}/{name}/{item_id}")
-    replay_queue = calling("POST", "queues/{kind}/{name}/replay")
-    replay_item = calling("POST", "queues/{kind}/{name}/{item_id}/replay")
-    pause_queue = calling("POST", "queues/jobs/{name}/pause")
-    resume_queue = calling("POST", "queues/jobs/{name}/resume")
-    cancel_item = calling("POST", "queues/jobs/{name}/{job_id}/cancel")
-
     list_alarms = calling_list("alarms")
     clear_alarm = calling("POST", "alarms/{alarm_id}/clear")
     list_audit = calling_list("audit")
