@@ -1,8 +1,8 @@
 """What the routes of plain resources share: their bodies, and reading them by key or page by page."""
 
 from collections.abc import Collection
-from dataclasses import fields
-from typing import Any, Generic, TypeVar, get_args
+from dataclasses import Field, fields
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
@@ -13,7 +13,14 @@ from trunkline.api.paging import Cursors, Page, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.store.tables import Key, Table
 
-B = TypeVar("B")
+
+class _Shape(Protocol):
+    """A dataclass, as `dataclasses.fields` takes it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+B = TypeVar("B", bound=_Shape)
 T = TypeVar("T")
 
 
@@ -29,9 +36,7 @@ class Sent(Generic[B]):
         """The fields that the request has. An omitted one has its default in `value`."""
         wanted = self.names.difference(without)
         return {
-            each.name: getattr(self.value, each.name)
-            for each in fields(self.value)  # type: ignore[arg-type]
-            if each.name in wanted
+            each.name: getattr(self.value, each.name) for each in fields(self.value) if each.name in wanted
         }
 
     @classmethod
@@ -45,9 +50,9 @@ def _sent(data: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> Sent
     return Sent(validate(data), frozenset(data))
 
 
-def extended(shape: type[T], value: Any, **more: Any) -> T:
+def extended(shape: type[B], value: Any, **more: Any) -> B:
     """`value` as a shape that adds these fields. Fields that the shape does not have are left out."""
-    names = [each.name for each in fields(shape) if each.name not in more]  # type: ignore[arg-type]
+    names = [each.name for each in fields(shape) if each.name not in more]
     return shape(**{name: getattr(value, name) for name in names}, **more)
 
 
