@@ -308,6 +308,8 @@ async def test_a_heartbeat_is_answered_with_tier_draining_flag_and_the_pods_secr
         ("/pods/voice-agent-0/heartbeat", {"port": 70_000}, "port must be"),
         ("/pods/voice-agent-0/heartbeat", {"sequence": -1}, "sequence must be"),
         ("/pods/voice-agent-0/heartbeat", {"base_url": "http://x"}, "base_url must begin"),
+        # Above 0, and below what the column can hold.
+        ("/pods/voice-agent-0/heartbeat", {"interval_s": 1.7e-153}, "interval_s must be from"),
     ],
 )
 async def test_bad_input_is_refused_with_a_reason_and_changes_nothing(

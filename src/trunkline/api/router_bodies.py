@@ -29,7 +29,8 @@ _CALL_SID = re.compile(CALL_SID)
 TEXT_MAX = 256
 CALLS_MAX = 1000
 SEQUENCE_MAX = 2**53
-INTERVAL_MAX_S = 3600
+# No agent sends a thousand heartbeats a second, and the column's type cannot hold every number above 0.
+INTERVAL_MIN_S, INTERVAL_MAX_S = 0.001, 3600
 # Postgres stores no NUL, and no control character belongs in a name or an address.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN = r"^[^\x00-\x1f\x7f]*$"
@@ -147,7 +148,7 @@ class HeartbeatBody(Struct):
         doc(
             "The heartbeat interval. After three of them without a heartbeat, and at least 15 s, the router "
             "reserves the pod for no dial.",
-            exclusiveMinimum=0,
+            minimum=INTERVAL_MIN_S,
             maximum=INTERVAL_MAX_S,
         ),
     ] = 30.0
@@ -390,8 +391,8 @@ def heartbeat(pod: str, body: HeartbeatBody) -> PodHeartbeat:
         raise BadRequest("base_url must begin with ws:// or wss://", "base_url")
     if not 0 <= body.port <= 65535:
         raise BadRequest("port must be 0 to 65535", "port")
-    if not 0 < body.interval_s <= INTERVAL_MAX_S:
-        raise BadRequest(f"interval_s must be more than 0 and at most {INTERVAL_MAX_S}", "interval_s")
+    if not INTERVAL_MIN_S <= body.interval_s <= INTERVAL_MAX_S:
+        raise BadRequest(f"interval_s must be from {INTERVAL_MIN_S} to {INTERVAL_MAX_S}", "interval_s")
     # Heartbeats without a sequence are ordered by the time at which they come in.
     sequence = time.time_ns() // 1_000_000 if body.sequence is UNSET else body.sequence
     if not 0 <= sequence < SEQUENCE_MAX:
