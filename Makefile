@@ -131,7 +131,7 @@ kube:
 	@tools/build-kube
 
 screenshots: $(VENV)/.dev
-	@$(BIN)/python tests/browser/screenshots.py
+	@$(BIN)/python -m tests.browser.screenshots
 
 release: $(VENV)/.dev
 	@tools/release
