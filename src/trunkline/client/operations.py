@@ -7,9 +7,7 @@
 `SyncTrunklineClient`. The arguments of `create_pool` are those of `NewPool`.
 """
 
-import asyncio
 import inspect
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
 from string import Formatter
@@ -17,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
+from trunkline.client.background_loop import BackgroundLoop
 from trunkline.client.decoding import decoded
 from trunkline.client.transport import Transport
 
@@ -44,32 +43,17 @@ class SyncCaller:
 
     def __init__(self, transport: Transport):
         self.transport = transport
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="trunkline client", daemon=True)
-        self._thread.start()
+        self._loop = BackgroundLoop("trunkline client")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self._loop.run(work)
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         while (item := self.run(_next(items))) is not None:
             yield item
 
     def close(self) -> None:
-        """Running requests of other threads end with CancelledError: without the loop they would never complete."""
-        if not self._thread.is_alive():
-            return
-        self.run(self._shut())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _shut(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await self.transport.close()
+        self._loop.close(self.transport.close)
 
 
 async def _next(items: AsyncIterator[T]) -> T | None:

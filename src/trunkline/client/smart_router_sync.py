@@ -1,17 +1,13 @@
 """The router's client for synchronous code. Its requests run on a loop in a thread of their own."""
 
-import asyncio
-import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
+from trunkline.client.background_loop import BackgroundLoop
 from trunkline.client.breaker import CircuitBreaker
 from trunkline.client.rollout import ReadFlags, RolloutDecision, RolloutFlags
 from trunkline.client.router_settings import RouterSettings
 from trunkline.client.smart_router import PodAllocation, Route, SmartRouterClient
 from trunkline.client.unisolated import UNISOLATED, UnisolatedCalls
-
-T = TypeVar("T")
 
 
 class SyncSmartRouterClient:
@@ -26,9 +22,8 @@ class SyncSmartRouterClient:
         unisolated: UnisolatedCalls = UNISOLATED,
     ):
         self._client = SmartRouterClient(settings, flags=flags, breaker=breaker, unisolated=unisolated)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="smart router", daemon=True)
-        self._thread.start()
+        self._loop = BackgroundLoop("smart router client")
+        self._run = self._loop.run
 
     def __enter__(self) -> "SyncSmartRouterClient":
         return self
@@ -69,20 +64,4 @@ class SyncSmartRouterClient:
         return self._run(self._client.health_check())
 
     def close(self) -> None:
-        """Running requests of other threads end with CancelledError: without the loop they would never complete."""
-        if not self._thread.is_alive():
-            return
-        self._run(self._shut())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _shut(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await self._client.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        self._loop.close(self._client.close)
