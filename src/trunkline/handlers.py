@@ -72,7 +72,7 @@ class HandlerScope:
     Everything that its block calls, in tasks and threads too, belongs to the run. One is made for every job, so it must
     cost no more than a microsecond."""
 
-    __slots__ = ("_releases", "_token", "grace_s", "name", "on_stuck_thread", "part", "threads")
+    __slots__ = ("_token", "grace_s", "name", "on_stuck_thread", "part", "releases", "threads")
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class HandlerScope:
         self.threads = threads or _default_threads
         self.grace_s = grace_s
         self.on_stuck_thread = on_stuck_thread or _log_stuck_thread
-        self._releases: set[Callable[[], object]] | None = within.releases if within is not None else None
+        self.releases: set[Callable[[], object]] = set() if within is None else within.releases
 
     def __enter__(self) -> "HandlerScope":
         self._token = _scope.set(self)
@@ -104,13 +104,6 @@ class HandlerScope:
         """Until the task ends."""
         _scope.set(self)
 
-    @property
-    def releases(self) -> set[Callable[[], object]]:
-        """Made on first use: most runs hold no resource."""
-        if self._releases is None:
-            self._releases = set()
-        return self._releases
-
     @contextmanager
     def holding(self, release: Callable[[], object]) -> Iterator[None]:
         """The run holds a resource for the length of the block; if it is abandoned before, `release` is called."""
@@ -122,7 +115,7 @@ class HandlerScope:
 
     def abandon(self) -> None:
         """Release its resources."""
-        for release in list(self._releases or ()):
+        for release in list(self.releases):
             # A broken connection is released already, and raises.
             with suppress(Exception):
                 release()
@@ -264,13 +257,6 @@ def _log_stuck_thread(function: str, place: str) -> None:
 
 _default_threads = HandlerThreads()
 _outside = HandlerScope("other", "")
-
-
-def callback_refusal(function: Callable[..., Any]) -> str | None:
-    """As `refusal`, for a function that a handler returns. A lambda may return an awaitable: `awaitable` checks that
-    when it is called."""
-    is_lambda = getattr(function, "__name__", None) == "<lambda>"
-    return None if is_lambda else refusal(function)
 
 
 def awaitable(returned: Any, function: Callable[..., Any]) -> Awaitable[Any]:

@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 from trunkline.bus import connection as bus_connection
 from trunkline.bus import mailbox_wakeups
 from trunkline.bus.keys import Keys
-from trunkline.mailbox import leases
+from trunkline.mailbox import processing
 from trunkline.mailbox.handler import Batch, Done, Write
 from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.processing import FailureRule
@@ -392,7 +392,7 @@ async def test_the_lease_of_a_long_handler_is_renewed(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        leases, "BEATS_PER_LEASE", 100
+        processing, "BEATS_PER_LEASE", 100
     )  # so that one is soon seen, however busy the machine is
     handler = Ledger()
     await handler.prepare(world)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from trunkline.mailbox import measures
+from trunkline.mailbox.processing import ProcessedCounters
+from trunkline.store.mailboxes import ISSUE
 from trunkline.telemetry import metrics
 
 
@@ -18,10 +19,10 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("kind", ["measured", measures.ISSUE])
+@pytest.mark.parametrize("kind", ["measured", ISSUE])
 def test_a_batch_counts_the_events_mailboxes_and_seconds_of_all_its_mailboxes(kind: str) -> None:
     before = [value(name, kind) for name in NAMES]
-    measures.processed(kind, [(2, 0.25), (3, 0.5), (1, 0.25)])
+    ProcessedCounters(kind).add([(2, 0.25), (3, 0.5), (1, 0.25)])
     after = [value(name, kind) for name in NAMES]
     assert [now - then for now, then in zip(after, before, strict=True)] == [6, 3, 1.0, 3]
 
@@ -33,5 +34,5 @@ def test_the_metrics_of_issues_count_each_mailbox_of_a_batch() -> None:
         "events_per_issue_batch_count",
     )
     before = [value(name) for name in names]
-    measures.processed(measures.ISSUE, [(2, 0.25), (3, 0.5)])
+    ProcessedCounters(ISSUE).add([(2, 0.25), (3, 0.5)])
     assert [value(name) - then for name, then in zip(names, before, strict=True)] == [2, 2, 2]

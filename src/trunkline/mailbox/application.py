@@ -37,12 +37,12 @@ from uuid import uuid4
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
+from trunkline.bus.mailbox_wakeups import MailboxNotifier
 from trunkline.handlers import HandlerScope, HandlerThreads, current_scope, refusal
 from trunkline.loops.base import Loop
 from trunkline.mailbox.handler import BadHandler, Batch, Done, Write
 from trunkline.mailbox.inbox import BadEvent, Inbox, InboxLimits, check, follow_up
 from trunkline.mailbox.maintenance import DAY_S, MailboxGauges, MailboxRetention
-from trunkline.mailbox.notifier import MailboxNotifier
 from trunkline.mailbox.processing import FailureRule, report_stuck
 from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
 from trunkline.queues.application import ApplicationQueue, OpenObject
@@ -326,13 +326,14 @@ class Mailboxes(ApplicationQueue[MailboxNotifier, "_OpenMailboxes"]):
     def _appended(self, events: Sequence[NewEvent], answer: str, adapter: Adapter) -> list[Receipt]:
         receipts = entries.events_out(answer)
         # Counted now: not every driver reports the commit.
-        to_wake = list(follow_up(events, receipts))
-        adapter.after_commit(lambda: self._wake(to_wake))
-        return receipts
+        to_wake = follow_up(events, receipts)
 
-    def _wake(self, kinds: Iterable[tuple[str, Iterable[str]]]) -> None:
-        for kind, keys in kinds:
-            self.wake(kind, *keys)
+        def wake() -> None:
+            for kind, keys in to_wake.items():
+                self.wake(kind, *keys)
+
+        adapter.after_commit(wake)
+        return receipts
 
     def _working(self) -> AbstractAsyncContextManager[None]:
         return self.working()

@@ -45,7 +45,3 @@ class Handler(Protocol):
         """Process the events. It may be called again with the same events: only the write that it returns happens once.
         After an exception the mailbox is retried later, with all its events and those appended meanwhile."""
         ...
-
-
-def as_done(answer: Write | Done | None) -> Done:
-    return answer if isinstance(answer, Done) else Done(write=answer)

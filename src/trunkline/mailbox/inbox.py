@@ -8,21 +8,23 @@ caller is cancelled, its event is written all the same.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+
+from prometheus_client import Counter
 
 from trunkline.bus.connection import Bus
+from trunkline.bus.mailbox_wakeups import MailboxNotifier
 from trunkline.crashpoint import crash_point
 from trunkline.errors import PoolEmpty, StoreUnavailable, TrunklineError
-from trunkline.mailbox import measures
-from trunkline.mailbox.notifier import MailboxNotifier
 from trunkline.old_names import kept_names
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
 from trunkline.store.database import ROW_HELD, UNAVAILABLE, Database, describe
 from trunkline.store.driver import ROLLED_BACK
-from trunkline.store.mailboxes import KEY_BYTES_MAX, KIND_BYTES_MAX, NewEvent, Receipt
-from trunkline.telemetry import get_logger
+from trunkline.store.mailboxes import ISSUE, KEY_BYTES_MAX, KIND_BYTES_MAX, NewEvent, Receipt
+from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
@@ -65,14 +67,6 @@ class _Waiting:
     done: "asyncio.Future[Receipt]"
     mailbox: tuple[str, str]
 
-    def answer(self, receipt: Receipt) -> None:
-        if not self.done.done():
-            self.done.set_result(receipt)
-
-    def refuse(self, error: Exception) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-
 
 @kept_names
 class Inbox:
@@ -82,6 +76,8 @@ class Inbox:
         self._database = database
         self.notifier = MailboxNotifier(bus)
         self._limits = limits or InboxLimits()
+        # A batch of this size does not wait for more.
+        self._target = min(self._limits.batch_target, self._limits.batch_max)
         self._waiting: list[_Waiting] = []
         # The running writers, and the mailboxes that each writes to.
         self._writers: dict[asyncio.Future[None], set[tuple[str, str]]] = {}
@@ -95,26 +91,49 @@ class Inbox:
         self._is_closed = False
 
     async def append(self, event: NewEvent) -> Receipt:
-        """Return when the event is durable. A duplicate is durable already."""
+        """Return when the event is durable. A duplicate is durable already.
+
+        Without another append to share a batch with, the caller's task writes the event: a task of its own would take
+        10 % more time. If the caller is cancelled meanwhile, a writer takes over; a second write is idempotent."""
         check(event)
-        is_alone = (
-            not self._writers
-            and not self._waiting
-            and self._recent_batch_size < 2
-            and (event.kind, event.key) not in self._held
-        )
-        return await (self._append_alone(event) if is_alone else self._add(event))
+        mailbox = (event.kind, event.key)
+        if (
+            self._writers
+            or self._waiting
+            or self._recent_batch_size >= 2
+            or mailbox in self._held
+            or self._is_closed
+        ):
+            return await self._add(event)
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(event, loop.create_future(), mailbox)
+        me: asyncio.Future[None] = loop.create_future()
+        self._writers[me] = {mailbox}
+        self._recent_batch_size = max(1, self._recent_batch_size * self._limits.decay)
+        try:
+            await self._write([waiting])
+        except asyncio.CancelledError:
+            waiting.done.add_done_callback(_consume_exception)
+            self._waiting.insert(0, waiting)
+            raise
+        finally:
+            del self._writers[me]
+            me.set_result(None)
+            if self._waiting:
+                self._start_writer()
+        return await waiting.done
 
     async def append_all(self, events: Iterable[NewEvent]) -> list[Receipt]:
         """Append many, each durable by itself; raises the first error after all were tried."""
         events = list(events)
         for event in events:
             check(event)
-        results = await asyncio.gather(*map(self._add, events), return_exceptions=True)
-        for result in results:
+        receipts: list[Receipt] = []
+        for result in await asyncio.gather(*map(self._add, events), return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
-        return [result for result in results if isinstance(result, Receipt)]
+            receipts.append(result)
+        return receipts
 
     def wake(self, kind: str, keys: Iterable[str]) -> None:
         """Wake a worker for mailboxes that are queued already, such as those that were replayed."""
@@ -129,55 +148,31 @@ class Inbox:
             await asyncio.wait(writers)
         await self.notifier.flush()
 
-    def _check_open(self) -> None:
+    def _add(self, event: NewEvent) -> "asyncio.Future[Receipt]":
         if self._is_closed:
             raise StoreUnavailable("The inbox is closing.")
-
-    def _add(self, event: NewEvent) -> "asyncio.Future[Receipt]":
-        self._check_open()
         mailbox = (event.kind, event.key)
         waiting = self._held.get(mailbox, self._waiting)
         if len(waiting) >= self._limits.waiting_max:
             raise StoreUnavailable("The inbox is full.")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Receipt] = loop.create_future()
+        done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         waiting.append(_Waiting(event, done, mailbox))
-        if waiting is self._waiting and self._has_free_writer():
+        if waiting is self._waiting:
             self._write_soon()
         return done
 
-    async def _append_alone(self, event: NewEvent) -> Receipt:
-        """Written by the caller's task: there is no other append to share a batch with, and a task of its own would
-        take 10 % more time. If the caller is cancelled meanwhile, a writer takes over; a second write is idempotent."""
-        self._check_open()
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(event, loop.create_future(), (event.kind, event.key))
-        me: asyncio.Future[None] = loop.create_future()
-        self._writers[me] = {waiting.mailbox}
-        self._note_batch_size(1)
-        try:
-            await self._write([waiting])
-        except asyncio.CancelledError:
-            waiting.done.add_done_callback(_consume_exception)
-            self._waiting.insert(0, waiting)
-            raise
-        finally:
-            del self._writers[me]
-            me.set_result(None)
-            if self._waiting:
-                self._start_writer()
-        return await waiting.done
-
     def _write_soon(self) -> None:
-        """A full batch is written as soon as the caller yields, another one after `linger_s`."""
-        if self._is_batch_full():
+        """Have the waiting events written, if a writer is free: a full batch as soon as the caller yields, another one
+        after `linger_s`."""
+        if self._writers and (
+            len(self._waiting) < self._limits.batch_max or len(self._writers) >= self._limits.writers_max
+        ):
+            return
+        if self._is_closed or len(self._waiting) >= self._target:
             self._start_writer()
         elif self._lingering is None:
             loop = asyncio.get_running_loop()
             self._lingering = loop.call_later(self._limits.linger_s, self._start_writer)
-
-    def _is_batch_full(self) -> bool:
-        return self._is_closed or len(self._waiting) >= min(self._limits.batch_target, self._limits.batch_max)
 
     def _start_writer(self) -> None:
         if self._lingering is not None:
@@ -187,10 +182,6 @@ class Inbox:
         # It takes its batch when it first runs: events that come until then go with it.
         self._writers[writer] = set()
 
-    def _has_free_writer(self) -> bool:
-        is_full = len(self._waiting) >= self._limits.batch_max
-        return not self._writers or (is_full and len(self._writers) < self._limits.writers_max)
-
     async def _write_waiting(self) -> None:
         """Batch after batch, while there are events of mailboxes that no other writer has."""
         me = asyncio.current_task()
@@ -198,9 +189,8 @@ class Inbox:
         try:
             while batch := self._take_batch():
                 self._writers[me] = {waiting.mailbox for waiting in batch}
-                self._note_batch_size(len(batch))
-                if self._waiting and self._has_free_writer():
-                    self._start_writer()
+                self._recent_batch_size = max(len(batch), self._recent_batch_size * self._limits.decay)
+                self._write_soon()
                 await self._write(batch)
                 self._writers[me] = set()
                 if len(self._writers) > 1 and len(self._waiting) < self._limits.batch_max:
@@ -208,19 +198,16 @@ class Inbox:
                 # Callers that got their receipts continue first, and new events join. Measured under load, by
                 # `bench/webhooks.py`: taking the next batch at once costs 20 % of the rate.
                 await asyncio.sleep(0)
-                if not self._is_batch_full():
+                if not self._is_closed and len(self._waiting) < self._target:
                     return
         finally:
             del self._writers[me]
             if self._waiting and not self._writers:
                 self._write_soon()
 
-    def _note_batch_size(self, count: int) -> None:
-        self._recent_batch_size = max(count, self._recent_batch_size * self._limits.decay)
-
     def _take_batch(self) -> list[_Waiting]:
         batch = self._waiting[: self._limits.batch_max]
-        busy = {mailbox for mailboxes in self._writers.values() for mailbox in mailboxes}
+        busy = set[tuple[str, str]]().union(*self._writers.values())
         if not busy or busy.isdisjoint([waiting.mailbox for waiting in batch]):
             del self._waiting[: len(batch)]
             return batch
@@ -241,7 +228,7 @@ class Inbox:
             await self._skip_locked(batch)
         except Exception as error:
             if not _refused(batch, error):
-                await self._write_apart(batch, error)
+                await self._write_apart(batch)
 
     async def _skip_locked(self, batch: list[_Waiting]) -> None:
         """A mailbox of this batch is locked: write the others, and wait for that one apart."""
@@ -249,36 +236,28 @@ class Inbox:
         free: set[tuple[str, str]] = set()
         try:
             if len(named) > 1:
-                free = await self._append_free(batch, named)
+                async with self._database.transaction() as tx:
+                    unlocked = await mailboxes.lock_free(tx, named)
+                    written = [waiting for waiting in batch if waiting.mailbox in unlocked]
+                    events = [waiting.event for waiting in written]
+                    receipts = (
+                        await mailboxes.append(tx, events, lock_timeout_ms=mailboxes.BATCH_LOCK_TIMEOUT_MS)
+                        if written
+                        else []
+                    )
+                free = unlocked
+                self._answer(written, events, receipts)
         except ROW_HELD:
             pass  # the whole table is locked
         except Exception as error:
             if not _refused(batch, error):
-                await self._write_apart(batch, error)
+                await self._write_apart(batch)
             return
         self._hold([waiting for waiting in batch if waiting.mailbox not in free])
 
-    async def _append_free(self, batch: list[_Waiting], named: set[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Write the events of the mailboxes that are not locked. Returns those mailboxes."""
-        written: list[_Waiting] = []
-        receipts: list[Receipt] = []
-        async with self._database.transaction() as tx:
-            free = await mailboxes.lock_free(tx, named)
-            written = [waiting for waiting in batch if waiting.mailbox in free]
-            if written:
-                receipts = await mailboxes.append(
-                    tx,
-                    [waiting.event for waiting in written],
-                    lock_timeout_ms=mailboxes.BATCH_LOCK_TIMEOUT_MS,
-                )
-        self._answer(written, receipts)
-        return free
-
     def _hold(self, batch: Iterable[_Waiting]) -> None:
         """Start a writer for each of these mailboxes, which also gets the events that came for it meanwhile."""
-        parts: dict[tuple[str, str], list[_Waiting]] = {}
-        for waiting in batch:
-            parts.setdefault(waiting.mailbox, []).append(waiting)
+        parts = _by_mailbox(batch)
         rest: list[_Waiting] = []
         for waiting in self._waiting:
             parts.get(waiting.mailbox, rest).append(waiting)
@@ -307,18 +286,14 @@ class Inbox:
         """Events of one mailbox: together, and if one of them cannot be written, one by one."""
         try:
             await self._append(batch, lock_timeout_ms)
-        except ROW_HELD as error:
-            _refuse(batch, StoreUnavailable(f"Try again: {describe(error)}"), error)
         except Exception as error:
             if not _refused(batch, error):
                 for waiting in batch:
                     await self._write_one_mailbox([waiting], lock_timeout_ms)
 
-    async def _write_apart(self, batch: list[_Waiting], error: Exception) -> None:
+    async def _write_apart(self, batch: list[_Waiting]) -> None:
         """An event that cannot be written must not fail the others: write by mailbox, and there one by one."""
-        parts: dict[tuple[str, str], list[_Waiting]] = {}
-        for waiting in batch:
-            parts.setdefault(waiting.mailbox, []).append(waiting)
+        parts = _by_mailbox(batch)
         if len(parts) == 1:
             self._hold(batch)
             return
@@ -332,41 +307,58 @@ class Inbox:
 
     async def _append(self, batch: Sequence[_Waiting], lock_timeout_ms: int) -> None:
         events = [waiting.event for waiting in batch]
-        try:
-            receipts = await self._commit(events, lock_timeout_ms)
-        except ROLLED_BACK:
-            receipts = await self._commit(events, lock_timeout_ms)
-        self._answer(batch, receipts)
+        receipts: list[Receipt] = []
+        for is_last_try in (False, True):
+            try:
+                async with self._database.connection() as conn:
+                    receipts = await mailboxes.append(conn, events, lock_timeout_ms=lock_timeout_ms)
+                break
+            except ROLLED_BACK:
+                if is_last_try:
+                    raise
+        self._answer(batch, events, receipts)
 
-    async def _commit(self, events: Sequence[NewEvent], lock_timeout_ms: int) -> list[Receipt]:
-        async with self._database.connection() as conn:
-            return await mailboxes.append(conn, events, lock_timeout_ms=lock_timeout_ms)
-
-    def _answer(self, batch: Sequence[_Waiting], receipts: Sequence[Receipt]) -> None:
+    def _answer(
+        self, batch: Sequence[_Waiting], events: Sequence[NewEvent], receipts: Sequence[Receipt]
+    ) -> None:
         crash_point("inbox.after_commit")
         for waiting, receipt in zip(batch, receipts, strict=True):
-            waiting.answer(receipt)
-        self._follow_up(batch, receipts)
-
-    def _follow_up(self, batch: Sequence[_Waiting], receipts: Sequence[Receipt]) -> None:
-        for kind, keys in follow_up((waiting.event for waiting in batch), receipts):
+            if not waiting.done.done():
+                waiting.done.set_result(receipt)
+        for kind, keys in follow_up(events, receipts).items():
             self.notifier.wake(kind, keys)
 
 
-def follow_up(events: Iterable[NewEvent], receipts: Iterable[Receipt]) -> Iterator[tuple[str, Iterable[str]]]:
-    """Count new events and log those for dead mailboxes. Yields the mailboxes of each kind to wake workers for."""
+def follow_up(events: Iterable[NewEvent], receipts: Iterable[Receipt]) -> dict[str, dict[str, None]]:
+    """Count new events and log those for dead mailboxes. Returns the mailboxes to wake workers for, by kind."""
     tallies: dict[str, _Tally] = {}
     for event, receipt in zip(events, receipts, strict=True):
-        if receipt.created:
-            tally = tallies.get(event.kind) or tallies.setdefault(event.kind, _Tally())
-            tally.events += 1
-            tally.add(event, receipt.status_before)
+        if not receipt.created:
+            continue
+        tally = tallies.get(event.kind) or tallies.setdefault(event.kind, _Tally())
+        tally.events += 1
+        if receipt.status_before is MailboxStatus.IDLE:
+            tally.queued.add(event.key)
+            if event.urgent is not False:
+                tally.wake[event.key] = None
+        elif receipt.status_before is MailboxStatus.DEAD:
+            tally.dead.add(event.key)
+        elif event.urgent and receipt.status_before is MailboxStatus.QUEUED:
+            tally.wake[event.key] = None
+    to_wake: dict[str, dict[str, None]] = {}
     for kind, tally in tallies.items():
-        measures.appended(kind, tally.events, queued=len(tally.queued), dead=len(tally.dead))
+        appended, queued, appended_to_dead = _counters(kind)
+        appended.inc(tally.events)
+        if tally.queued:
+            queued.inc(len(tally.queued))
+            if kind == ISSUE:
+                metrics.ISSUES_QUEUED.inc(len(tally.queued))
         for key in tally.dead:
+            appended_to_dead.inc()
             log.error("mailbox.append_to_dead", kind=kind, key=key)
         if tally.wake:
-            yield kind, tally.wake
+            to_wake[kind] = tally.wake
+    return to_wake
 
 
 @dataclass(slots=True)
@@ -374,19 +366,27 @@ class _Tally:
     """The effects of a batch on the mailboxes of one kind."""
 
     events: int = 0
+    # Those that were idle before, those that are dead, and those to wake workers for.
     queued: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     wake: dict[str, None] = field(default_factory=dict)
 
-    def add(self, event: NewEvent, status_before: MailboxStatus) -> None:
-        if status_before is MailboxStatus.IDLE:
-            self.queued.add(event.key)
-            if event.urgent is not False:
-                self.wake[event.key] = None
-        elif status_before is MailboxStatus.DEAD:
-            self.dead.add(event.key)
-        elif event.urgent and status_before is MailboxStatus.QUEUED:
-            self.wake[event.key] = None
+
+# Finding a counter by its label costs three times as much as counting, and an append may be alone.
+@cache
+def _counters(kind: str) -> tuple[Counter, Counter, Counter]:
+    return (
+        metrics.MAILBOX_APPENDED.labels(kind),
+        metrics.MAILBOX_QUEUED.labels(kind),
+        metrics.MAILBOX_APPENDED_TO_DEAD.labels(kind),
+    )
+
+
+def _by_mailbox(batch: Iterable[_Waiting]) -> dict[tuple[str, str], list[_Waiting]]:
+    parts: dict[tuple[str, str], list[_Waiting]] = {}
+    for waiting in batch:
+        parts.setdefault(waiting.mailbox, []).append(waiting)
+    return parts
 
 
 def _consume_exception(done: "asyncio.Future[Receipt]") -> None:
@@ -414,21 +414,20 @@ def check(event: NewEvent) -> None:
 
 def _refused(batch: Sequence[_Waiting], error: Exception) -> bool:
     """Fail the whole batch with this error if writing it one by one would not help. False: it may help."""
+    refusal = error
     if isinstance(error, PoolEmpty):
-        _refuse(batch, error, error)
+        pass
     elif isinstance(error, UNAVAILABLE):
-        _refuse(batch, StoreUnavailable(f"Postgres cannot be reached: {describe(error)}"), error)
+        refusal = StoreUnavailable(f"Postgres cannot be reached: {describe(error)}")
+    elif isinstance(error, ROW_HELD):
+        refusal = StoreUnavailable(f"Try again: {describe(error)}")
     elif len(batch) > 1:
         return False
     elif isinstance(error, ROLLED_BACK):
-        _refuse(batch, StoreUnavailable(f"Try again: {describe(error)}"), error)
-    else:
-        _refuse(batch, error, error)
-    return True
-
-
-def _refuse(batch: Iterable[_Waiting], error: Exception, cause: BaseException) -> None:
-    if error is not cause:
-        error.__cause__ = cause
+        refusal = StoreUnavailable(f"Try again: {describe(error)}")
+    if refusal is not error:
+        refusal.__cause__ = error
     for waiting in batch:
-        waiting.refuse(error)
+        if not waiting.done.done():
+            waiting.done.set_exception(refusal)
+    return True

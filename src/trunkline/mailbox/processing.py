@@ -2,27 +2,29 @@
 
 Three short steps with no transaction open in between. After a failed batch its mailboxes are processed one by one: the
 one that fails is retried later, and the others complete.
+
+`Leases` are renewed while handlers run: one statement for all leases of a worker, three times per lease. A handler
+whose lease is lost all the same (this process was paused, or Postgres was away) is cancelled: another worker has the
+mailbox, and the fence would refuse its effects.
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Any
 
+from trunkline.bus.mailbox_wakeups import MailboxNotifier
 from trunkline.crashpoint import crash_point
 from trunkline.errors import PoolEmpty, TrunklineError
-from trunkline.handlers import HandlerScope, awaitable, callback_refusal
-from trunkline.mailbox import measures
-from trunkline.mailbox.handler import AfterCommit, BadHandler, Done, Handler, Write, as_done
-from trunkline.mailbox.leases import Leases, MailboxLeaseLost
-from trunkline.mailbox.notifier import MailboxNotifier
+from trunkline.handlers import HandlerScope, awaitable, refusal
+from trunkline.mailbox.handler import AfterCommit, BadHandler, Done, Handler, Write
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection, Database, describe, is_of_database, limit_waiting
-from trunkline.store.mailboxes import Claim, ClaimedMailbox, Completed
+from trunkline.store.mailboxes import ISSUE, Claim, ClaimedMailbox, Completed
 from trunkline.telemetry import bind, get_logger, metrics, span
 
 log = get_logger(__name__)
@@ -30,6 +32,7 @@ log = get_logger(__name__)
 ERROR_LENGTH_MAX = 2_000
 # How many mailboxes of a failed batch are processed concurrently. Each takes a connection for its transaction.
 APART_MAX = 4
+BEATS_PER_LEASE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +57,28 @@ class Processor:
     database: Database
     own: Database
     handler: Handler
-    leases: Leases
+    leases: "Leases"
     notifier: MailboxNotifier
     rule: FailureRule
     lock_timeout_ms: int | None
     _runs: "dict[asyncio.Task[Any], HandlerRun]" = field(default_factory=dict, init=False)
+    _counters: "ProcessedCounters" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._counters = ProcessedCounters(self.handler.kind)
 
     async def process(self, pieces: Sequence[ClaimedMailbox]) -> None:
         """Afterwards each mailbox is completed, queued again, dead, or another worker's."""
         slot_task = asyncio.current_task()
         assert slot_task is not None, "a coroutine runs in a task"
-        with self.leases.kept([piece.claim for piece in pieces]):
-            await self._process(pieces, slot_task)
+        with self.leases.kept(pieces):
+            try:
+                await self._process(pieces, slot_task)
+            except Exception as error:
+                # Not even the failure could be written. The lease expires, and a worker claims it again.
+                log.warning(
+                    "mailbox.abandoned", kind=self.handler.kind, count=len(pieces), error=describe(error)
+                )
 
     @property
     def attempts(self) -> "list[HandlerRun]":
@@ -118,20 +131,25 @@ class Processor:
     async def _attempt(self, pieces: Sequence[ClaimedMailbox], slot_task: "asyncio.Task[Any]") -> None:
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
-        deadline_s = asyncio.get_running_loop().time() + self.rule.timeout_s
+        now_s = asyncio.get_running_loop().time
         scope = HandlerScope("mailbox", self.handler.kind)
-        attempt = HandlerRun(task, slot_task, [piece.claim for piece in pieces], deadline_s, scope)
+        claims = [piece.claim for piece in pieces]
+        attempt = HandlerRun(task, slot_task, claims, now_s() + self.rule.timeout_s, scope)
         self._runs[task] = attempt
         scope.enter()
         try:
             with span("mailbox.fold", kind=self.handler.kind, mailboxes=len(pieces)):
-                done = await self._handle(pieces, deadline_s)
+                answer: Write | Done | None = None
+                if batch := {piece.claim.key: piece.events for piece in pieces if piece.events}:
+                    with self.leases.cancelled_if_lost(claims):
+                        async with asyncio.timeout_at(attempt.deadline_s):
+                            answer = await self.handler.handle(batch)
+                done = answer if isinstance(answer, Done) else Done(write=answer)
                 completed, after = await self._commit(pieces, done, attempt)
             crash_point("mailbox.after_commit")
-            self._count(pieces, completed)
-            self._wake(completed, done)
+            self._report(pieces, completed, done)
             if after is not None:
-                attempt.deadline_s = asyncio.get_running_loop().time() + self.rule.timeout_s
+                attempt.deadline_s = now_s() + self.rule.timeout_s
                 await self._follow_up(after, attempt.deadline_s)
         except Exception as error:
             if attempt.is_abandoned:
@@ -140,22 +158,24 @@ class Processor:
         finally:
             self._runs.pop(task, None)
 
-    async def _handle(self, pieces: Sequence[ClaimedMailbox], deadline_s: float) -> Done:
-        batch = {piece.claim.key: piece.events for piece in pieces if piece.events}
-        if not batch:
-            return Done()
-        with self.leases.cancelled_if_lost([piece.claim for piece in pieces]):
-            async with asyncio.timeout_at(deadline_s):
-                return as_done(await self.handler.handle(batch))
-
     async def _commit(
         self, pieces: Sequence[ClaimedMailbox], done: Done, attempt: "HandlerRun"
     ) -> tuple[dict[str, Completed], AfterCommit | None]:
         crash_point("mailbox.before_write")
         if not (done.write or done.send or done.parked):
-            return await self._complete(pieces), None
+            # One statement completes all. A lost lease does not affect the others.
+            async with self.own.connection() as conn:
+                completed = await mailboxes.complete(conn, pieces)
+            if lost := len(pieces) - len(completed):
+                log.warning("mailbox.lease_lost", kind=self.handler.kind, count=lost)
+            return completed, None
         async with AsyncExitStack() as stack:
-            tx = await self._begin(stack, attempt.deadline_s)
+            try:
+                # Within the handler's timeout: past it, this would count as a handler that does not stop.
+                async with asyncio.timeout_at(attempt.deadline_s):
+                    tx = await stack.enter_async_context(self.database.transaction())
+            except TimeoutError as error:
+                raise PoolEmpty("No connection came free within the time of the handler.") from error
             if done.write and self.lock_timeout_ms:
                 await limit_waiting(tx, self.lock_timeout_ms)
             after = await self._written(tx, done.write, attempt) if done.write else None
@@ -169,14 +189,6 @@ class Processor:
             crash_point("mailbox.before_commit")
         return completed, after
 
-    async def _begin(self, stack: AsyncExitStack, deadline_s: float) -> Connection:
-        """Within the handler's timeout: past it, this would count as a handler that does not stop."""
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                return await stack.enter_async_context(self.database.transaction())
-        except TimeoutError as error:
-            raise PoolEmpty("No connection came free within the time of the handler.") from error
-
     async def _written(self, tx: Connection, write: Write, attempt: "HandlerRun") -> AfterCommit | None:
         """Before the completion and the commit, which nothing may interrupt: a committed write must not be reported as
         failed."""
@@ -189,17 +201,11 @@ class Processor:
         return after
 
     def _check(self, what: str, function: Write | AfterCommit) -> None:
-        """Called before the function has an effect, and before the commit that it would follow."""
-        if (reason := callback_refusal(function)) is not None:
+        """Called before the function has an effect, and before the commit that it would follow. A lambda may return an
+        awaitable, which is checked when it is called."""
+        is_lambda = getattr(function, "__name__", None) == "<lambda>"
+        if not is_lambda and (reason := refusal(function)) is not None:
             raise BadHandler(f"The {what} of mailboxes of kind {self.handler.kind} cannot be run: {reason}")
-
-    async def _complete(self, pieces: Sequence[ClaimedMailbox]) -> dict[str, Completed]:
-        """Without a write, one statement completes all. A lost lease does not affect the others."""
-        async with self.own.connection() as conn:
-            completed = await mailboxes.complete(conn, pieces)
-        if len(completed) < len(pieces):
-            log.warning("mailbox.lease_lost", kind=self.handler.kind, count=len(pieces) - len(completed))
-        return completed
 
     async def _send(self, tx: Connection, pieces: Sequence[ClaimedMailbox], done: Done) -> None:
         """Lock the claimed and the receiving mailboxes together, in sorted order: two handlers that send to each
@@ -208,19 +214,18 @@ class Processor:
         await mailboxes.lock(tx, claimed | {(event.kind, event.key) for event in done.send})
         await mailboxes.append(tx, done.send)
 
-    def _count(self, pieces: Sequence[ClaimedMailbox], completed: dict[str, Completed]) -> None:
-        measures.processed(
-            self.handler.kind,
-            [
-                (len(piece.events), mailbox.took.total_seconds())
-                for piece in pieces
-                if (mailbox := completed.get(piece.claim.key)) is not None
-            ],
-        )
-
-    def _wake(self, completed: dict[str, Completed], done: Done) -> None:
-        """Wake workers for mailboxes that got events meanwhile, and for the receivers of sent events."""
-        again = [key for key, mailbox in completed.items() if mailbox.status is MailboxStatus.QUEUED]
+    def _report(self, pieces: Sequence[ClaimedMailbox], completed: dict[str, Completed], done: Done) -> None:
+        """Count what was processed; wake workers for mailboxes that got events meanwhile, and for the receivers of sent
+        events."""
+        counts: list[tuple[int, float]] = []
+        again: list[str] = []
+        for piece in pieces:
+            key = piece.claim.key
+            if (mailbox := completed.get(key)) is not None:
+                counts.append((len(piece.events), mailbox.took.total_seconds()))
+                if mailbox.status is MailboxStatus.QUEUED:
+                    again.append(key)
+        self._counters.add(counts)
         if again:
             self.notifier.wake(self.handler.kind, again)
         for event in done.send:
@@ -266,6 +271,32 @@ class Processor:
                 log.warning("mailbox.failed", failures=claim.failures + 1, exc_info=error)
 
 
+class ProcessedCounters:
+    """Counters of one kind. Finding a counter by its label costs three times as much as counting."""
+
+    def __init__(self, kind: str):
+        self._is_issue = kind == ISSUE
+        self._events = metrics.MAILBOX_PROCESSED.labels(kind)
+        self._mailboxes = metrics.MAILBOX_COMPLETED.labels(kind)
+        self._seconds = metrics.MAILBOX_SECONDS.labels(kind)
+        self._batch_events = metrics.MAILBOX_BATCH_EVENTS.labels(kind)
+
+    def add(self, completed: Sequence[tuple[int, float]]) -> None:
+        """Mailboxes that were completed together: the events of each, and the seconds that it took."""
+        self._mailboxes.inc(len(completed))
+        total = 0
+        for events, took_s in completed:
+            total += events
+            self._seconds.observe(took_s)
+            self._batch_events.observe(events)
+            if self._is_issue:
+                metrics.ISSUES_SECONDS.observe(took_s)
+                metrics.ISSUE_BATCH_EVENTS.observe(events)
+        self._events.inc(total)
+        if self._is_issue:
+            metrics.ISSUES_PROCESSED.inc(len(completed))
+
+
 def report_stuck(kind: str, keys: Sequence[str], handler: str, place: str, *, how: str | None = None) -> None:
     """A handler, or a function that it called in a thread, outlived its cancellation."""
     metrics.HANDLERS_STUCK.labels("mailbox", kind, how or "ignores_cancellation").inc()
@@ -304,3 +335,88 @@ class _PartlyLost(Exception):
     def __init__(self, still_ours: frozenset[str]):
         super().__init__(f"{len(still_ours)} are still ours")
         self.still_ours = still_ours
+
+
+class MailboxLeaseLost(Exception):
+    """Another worker owns these mailboxes now: this run must write nothing."""
+
+
+class Leases:
+    def __init__(
+        self, database: Database, kind: str, lease_s: float, *, on_beat: Callable[[], None] = lambda: None
+    ):
+        self._database = database
+        self._kind = kind
+        self._lease_s = lease_s
+        self._on_beat = on_beat
+        self._held: dict[int, Claim] = {}
+        self._cancellable: dict[int, asyncio.Task[object]] = {}
+        self._heart: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def kept(self, pieces: Sequence[ClaimedMailbox]) -> Iterator[None]:
+        """Renew the leases of these until the end of the block."""
+        for piece in pieces:
+            self._held[piece.claim.fence] = piece.claim
+        if self._heart is None or self._heart.done() or self._heart.cancelling():
+            self._heart = asyncio.create_task(self._beat(), name="leases")
+        try:
+            yield
+        finally:
+            for piece in pieces:
+                self._held.pop(piece.claim.fence, None)
+            if not self._held:
+                self._heart.cancel()
+
+    @contextmanager
+    def cancelled_if_lost(self, claims: Sequence[Claim]) -> Iterator[None]:
+        """Leave the block with `MailboxLeaseLost` once this worker holds none of these. Never around a commit:
+        committed work must not be reported as lost."""
+        task = asyncio.current_task()
+        assert task is not None
+        for claim in claims:
+            self._cancellable[claim.fence] = task
+        try:
+            yield
+        except asyncio.CancelledError:
+            if any(map(self.is_kept, claims)) or task.uncancel() > 0:
+                raise
+            raise MailboxLeaseLost(f"{len(claims)} mailboxes of kind {self._kind}") from None
+        finally:
+            for claim in claims:
+                self._cancellable.pop(claim.fence, None)
+
+    def drop(self, claims: Sequence[Claim]) -> None:
+        """Stop renewing these."""
+        for claim in claims:
+            self._held.pop(claim.fence, None)
+            self._cancellable.pop(claim.fence, None)
+
+    def is_kept(self, claim: Claim) -> bool:
+        return claim.fence in self._held
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
+            self._on_beat()
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Renew all of them now."""
+        if not self._held:
+            return
+        try:
+            async with self._database.connection() as conn:
+                lost = await mailboxes.renew(
+                    conn, self._kind, list(self._held.values()), lease_s=self._lease_s
+                )
+        except Exception as error:  # the loop must go on: without renewals every lease would be lost
+            log.warning(
+                "mailbox.leases_not_renewed", kind=self._kind, count=len(self._held), error=describe(error)
+            )
+            return
+        for fence in lost:
+            self._held.pop(fence, None)
+            task = self._cancellable.pop(fence, None)
+            if task is not None and task not in self._cancellable.values():
+                task.cancel()

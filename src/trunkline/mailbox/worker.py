@@ -12,20 +12,24 @@ from typing import Any
 
 from trunkline.bus import mailbox_wakeups
 from trunkline.bus.connection import Bus
-from trunkline.bus.mailbox_wakeups import Wakeups
+from trunkline.bus.mailbox_wakeups import MailboxNotifier, Wakeups
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
 from trunkline.handlers import LoopWatch, abandon, leave_behind, place_of, refusal
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
-from trunkline.mailbox import measures
 from trunkline.mailbox.handler import BadHandler, Handler
-from trunkline.mailbox.leases import Leases
-from trunkline.mailbox.notifier import MailboxNotifier
-from trunkline.mailbox.processing import FailureRule, HandlerRun, HandlerStuck, Processor, report_stuck
+from trunkline.mailbox.processing import (
+    FailureRule,
+    HandlerRun,
+    HandlerStuck,
+    Leases,
+    Processor,
+    report_stuck,
+)
 from trunkline.queues.server_clock import ClockJumps
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection, Database, describe
-from trunkline.store.mailboxes import Claim, ClaimedMailbox
+from trunkline.store.mailboxes import ISSUE, Claim, ClaimedMailbox
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -92,7 +96,7 @@ class MailboxWorker(Loop):
         self._abandoning: set[asyncio.Task[None]] = set()
         # Wakes a worker that waits for a slot: a handler ended, or was abandoned.
         self._slot_freed = asyncio.Event()
-        self._running: dict[asyncio.Task[None], Sequence[Claim]] = {}
+        self._running: dict[asyncio.Task[None], Sequence[ClaimedMailbox]] = {}
         self._wakeups = Wakeups()
         self._hearing: asyncio.Future[Wakeups] | None = None
         self._has_more = False
@@ -235,20 +239,13 @@ class MailboxWorker(Loop):
         ]
 
     def _begin(self, batch: list[ClaimedMailbox]) -> None:
-        task = asyncio.create_task(self._process(batch), name=f"mailbox {self._kind}")
-        self._running[task] = [piece.claim for piece in batch]
+        task = asyncio.create_task(self._processor.process(batch), name=f"mailbox {self._kind}")
+        self._running[task] = batch
         task.add_done_callback(self._free_slot)
 
     def _free_slot(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
         self._slot_freed.set()
-
-    async def _process(self, batch: list[ClaimedMailbox]) -> None:
-        try:
-            await self._processor.process(batch)
-        except Exception as error:
-            # Not even the failure could be written. The lease expires, and a worker claims it again.
-            log.warning("mailbox.abandoned", kind=self._kind, count=len(batch), error=describe(error))
 
     async def _listen(self) -> Wakeups:
         wait_s = self._sweep_at_s - self._now_s()
@@ -287,7 +284,9 @@ class MailboxWorker(Loop):
         except BusUnavailable as error:
             log.debug("mailbox.not_tidied", kind=self._kind, error=str(error))
         else:
-            measures.pending_wakeups(self._kind, pending)
+            metrics.MAILBOX_PENDING_NUDGES.labels(self._kind).set(pending)
+            if self._kind == ISSUE:
+                metrics.ISSUES_PENDING_MESSAGES.set(pending)
 
     async def _finish(self) -> None:
         """Wait for running handlers; return the claims of those that take too long, so that another worker begins."""
@@ -305,7 +304,7 @@ class MailboxWorker(Loop):
                     self._give_up(attempt)
             for task_stuck in stuck:
                 leave_behind(task_stuck)
-            claims = [claim for claims in left.values() for claim in claims]
+            claims = [piece.claim for batch in left.values() for piece in batch]
             self._leases.drop(claims)
             await self._give_back(claims)
             if stuck:

@@ -21,6 +21,9 @@ _SQL = Area("mailbox")
 
 _STATUSES = {status.value: status for status in MailboxStatus}
 
+# Mailboxes of this kind are also counted in metrics named after it.
+ISSUE = "issue"
+
 KIND_BYTES_MAX = 63
 KEY_BYTES_MAX = 500
 
@@ -105,7 +108,18 @@ async def append(
     if lock_timeout_ms is None:
         lock_timeout_ms = LOCK_TIMEOUT_MS
     if len(events) == 1:
-        return [await _append_one(conn, events[0], lock_timeout_ms)]
+        [event] = events
+        row = await conn.fetchrow(
+            _SQL.append_one,
+            event.kind,
+            event.key,
+            event.dedupe_key,
+            event.type,
+            event.payload,
+            lock_timeout_ms,
+        )
+        assert row is not None, "a function's answer"
+        return [Receipt(row["number"], row["is_new"], _STATUSES[row["status_before"]])]
     boxes: dict[tuple[str, str], int] = {}
     unique: dict[tuple[int, str], NewEvent] = {}
     for event in events:
@@ -133,14 +147,6 @@ async def append(
     if len(unique) == len(events):
         return list(receipts.values())
     return [receipts[boxes[event.kind, event.key], event.dedupe_key] for event in events]
-
-
-async def _append_one(conn: Connection, event: NewEvent, lock_timeout_ms: int) -> Receipt:
-    row = await conn.fetchrow(
-        _SQL.append_one, event.kind, event.key, event.dedupe_key, event.type, event.payload, lock_timeout_ms
-    )
-    assert row is not None, "a function's answer"
-    return Receipt(row["number"], row["is_new"], _STATUSES[row["status_before"]])
 
 
 def _receipts(boxes: Sequence[int], rows: Sequence[Any]) -> Iterator[Receipt]:
