@@ -14,6 +14,7 @@
 # make proof-overdial runs bench/overdial in full and writes docs/proof/overdial.md; takes three quarters of an hour
 # make mutations  takes guards out of a copy of the code, one at a time, and checks that tests notice; ARGS="id …" for some, ARGS=--keep writes docs/proof/mutations.md
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
+# make generators the generators of clients that a test runs on the OpenAPI document: openapi-python-client, and openapi-ts if npm is here
 # make screenshots takes the images of the README from the console; needs Chromium
 # make release    wheel and sdist into dist/, and the demo run from the wheel in an environment of its own
 # make fmt        formats the code
@@ -39,7 +40,7 @@ UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test stutter lowest docs check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill mutations kube screenshots release fmt lock clean
+.PHONY: help demo test stutter lowest docs check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill mutations kube generators screenshots release fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -130,6 +131,22 @@ mutations: $(VENV)/.dev
 kube:
 	@tools/build-kube
 
+GENERATORS := .generators-venv
+NODE_TOOLS := tools/client-generators
+
+$(GENERATORS)/.done: $(BIN)/uv requirements/clients.txt
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(GENERATORS)
+	@$(BIN)/uv pip install -q --python $(GENERATORS)/bin/python --require-hashes -r requirements/clients.txt
+	@touch $@
+
+$(NODE_TOOLS)/node_modules/.done: $(NODE_TOOLS)/package-lock.json
+	@cd $(NODE_TOOLS) && npm ci --silent --no-fund --no-audit
+	@touch $@
+
+generators: $(GENERATORS)/.done
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE_TOOLS)/node_modules/.done; \
+	  else echo "no npm: openapi-ts is not installed" >&2; fi
+
 screenshots: $(VENV)/.dev
 	@$(BIN)/python -m tests.browser.screenshots
 
@@ -144,7 +161,9 @@ lock: $(BIN)/uv
 	@$(UV_COMPILE) --extra demo --group build pyproject.toml -o requirements/runtime.txt
 	@$(UV_COMPILE) --all-extras --group build --group dev pyproject.toml -o requirements/dev.txt
 	@$(UV_COMPILE) --group docs -o requirements/docs.txt
+	@$(UV_COMPILE) --group clients -o requirements/clients.txt
+	@cd $(NODE_TOOLS) && npm install --package-lock-only --omit-lockfile-registry-resolved --no-fund --no-audit
 	@$(UV_COMPILE) --resolution lowest-direct --extra demo --group build --group seams pyproject.toml -o requirements/lowest.txt
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(DOCS) site .bench-venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(LOWEST) $(DOCS) $(GENERATORS) $(NODE_TOOLS)/node_modules site .bench-venv .mypy_cache .ruff_cache .pytest_cache

@@ -6,12 +6,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from trunkline.api.auth import API_ROOT
+from trunkline.api.document_examples import Examples
+from trunkline.api.document_words import describe
 from trunkline.api.raw_routes import RawRoute
 
 DESCRIPTION = """Trunkline places and routes the calls of voice agents.
@@ -24,11 +27,23 @@ our logs know the request. Lists come in pages: pass `next_cursor` back as `curs
 """
 TAGS = [
     {"name": "leads", "description": "People to call."},
+    {"name": "attempts", "description": "Calls, with their recordings and transcripts."},
+    {"name": "campaigns", "description": "Many leads under one policy."},
+    {"name": "reminders", "description": "Calls to one person at a local time."},
+    {
+        "name": "policy",
+        "description": "Calling windows, limits and pre-checks; rule packs; do-not-call lists.",
+    },
     {"name": "tenants", "description": "Resellers and their merchants."},
     {"name": "numbers", "description": "Outbound numbers and their pools."},
+    {"name": "accounts", "description": "Accounts at carriers. Need a key of the platform."},
     {"name": "keys", "description": "API keys."},
     {"name": "router", "description": "Pods for calls. Needs a key of the platform."},
     {"name": "queues", "description": "Jobs by their type and mailboxes by their kind, for operators."},
+    {
+        "name": "jobs",
+        "description": "Work in the background: what waits, runs or has failed; schedules; exports.",
+    },
     {"name": "mailboxes", "description": "Entities with pending events."},
     {"name": "agents", "description": "For agents, which authenticate with the token of their call."},
     {"name": "webhooks", "description": "For carriers, which sign them."},
@@ -45,8 +60,10 @@ _REFUSALS = {
 
 
 def build(app: FastAPI, raw_routes: Sequence[RawRoute]) -> dict[str, Any]:
-    document = get_openapi(
-        title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=TAGS
+    document = _with_named_pages(
+        get_openapi(
+            title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=TAGS
+        )
     )
     for hot in raw_routes:
         document["paths"].setdefault(hot.path, {})[hot.method.lower()] = _operation(hot)
@@ -59,7 +76,19 @@ def build(app: FastAPI, raw_routes: Sequence[RawRoute]) -> dict[str, Any]:
             for operation in operations.values():
                 # A route that accepts something else instead of a key declares it itself.
                 operation["security"] = [{SCHEME: []}, *operation.get("security", ())]
+    describe(document)
+    Examples(document["components"]["schemas"]).add()
     return document
+
+
+def _with_named_pages(document: dict[str, Any]) -> dict[str, Any]:
+    """`Page[Lead]` becomes `LeadPage`. FastAPI gives all pages one title, which generators take for their name."""
+    text = msgspec.json.encode(document).decode()
+    named: dict[str, Any] = msgspec.json.decode(re.sub(r'\bPage(?:Out)?_(\w+?)_"', r'\1Page"', text))
+    for name, schema in named["components"]["schemas"].items():
+        if name.endswith("Page"):
+            schema |= {"title": name, "description": "A page of a list."}
+    return named
 
 
 def _operation(hot: RawRoute) -> dict[str, Any]:
