@@ -9,7 +9,7 @@ import typer
 from trunkline.cli.console import out
 from trunkline.cli.control import LOCAL_URL, AsJson, Context, Url, api_path, connect, payload_of
 from trunkline.cli.leads import Payload
-from trunkline.cli.number_import import DEFAULT
+from trunkline.cli.numbers import DEFAULT
 from trunkline.client.transport import Transport
 
 POLL_S = 0.5
@@ -42,7 +42,7 @@ def call(
         body["pool"] = pool
     lead = ctx.obj.ask(lambda api: _place(api, body, wait=wait, quiet=as_json))
     if as_json:
-        ctx.obj.show(lead, ())
+        ctx.obj.show(lead)
     elif lead["status"] == "FINISHED":
         out.print(f"{lead['outcome']}" + (f" ({lead['outcome_reason']})" if lead["outcome_reason"] else ""))
     if wait and lead["outcome"] in _NOT_CALLED:

@@ -16,12 +16,19 @@ from urllib.parse import urlencode
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from trunkline.cli.control import Context, ControlCommandError, Limit, api_path, connect, given
+from trunkline.cli.control import (
+    Context,
+    ControlCommandError,
+    Limit,
+    Values,
+    api_path,
+    options,
+    remote_group,
+)
 from trunkline.cli.uploads import Format, bar_out, upload_file
 from trunkline.client.transport import Transport
 
-app = typer.Typer(help="Create, fill, start, watch and stop campaigns.", no_args_is_help=True)
-app.callback()(connect)
+app = remote_group("Create, fill, start, watch and stop campaigns.")
 
 CampaignId = Annotated[str, typer.Argument(help="The id of a campaign.")]
 PolicyFile = Annotated[
@@ -59,7 +66,7 @@ _PROGRESS = (
 def create(
     ctx: Context,
     name: Annotated[str, typer.Option(help="The name of the campaign.")],
-    merchant: Annotated[str, typer.Option(help="The merchant of the campaign.")] = "",
+    merchant_id: Annotated[str, typer.Option("--merchant", help="The merchant of the campaign.")] = "",
     policy: PolicyFile = None,
     pool: Pool = "",
     priority: Priority = None,
@@ -72,33 +79,21 @@ def create(
     abandon_max: AbandonMax = None,
 ) -> None:
     """Create a draft."""
-    layer = _policy(policy)
-    if abandon_max is not None:
-        layer = (layer or {}) | {"abandon_max": abandon_max}
-    body = given(
-        name=name,
-        merchant_id=merchant,
-        policy=layer,
-        pool=pool,
-        priority=priority,
-        max_attempts=max_attempts,
-        starts_at=starts_at,
-        ends_at=ends_at,
-        request_id=request_id,
-    )
+    body = options(ctx) | _policy(policy)
+    if body.pop("abandon_max", None) is not None:
+        body["policy"] = body.get("policy", {}) | {"abandon_max": abandon_max}
     ctx.obj.post(_ROW, "campaigns", body=body)
 
 
 @app.command("list")
 def list_campaigns(
     ctx: Context,
-    merchant: Annotated[str, typer.Option(help="Of this merchant.")] = "",
+    merchant_id: Annotated[str, typer.Option("--merchant", help="Of this merchant.")] = "",
     status: Annotated[str, typer.Option(help="DRAFT, RUNNING, PAUSED, COMPLETED, STOPPING or STOPPED.")] = "",
     limit: Limit = 50,
 ) -> None:
     """Campaigns, newest first."""
-    query = given(merchant_id=merchant, status=status, limit=limit)
-    ctx.obj.get((*_ROW, "finished", "leads"), "campaigns", query=query)
+    ctx.obj.get((*_ROW, "finished", "leads"), "campaigns", query=options(ctx))
 
 
 @app.command()
@@ -120,16 +115,8 @@ def change(
     ends_at: Ends = "",
 ) -> None:
     """Change a draft, or a campaign that is paused."""
-    body = given(
-        name=name,
-        policy=_policy(policy),
-        pool=pool,
-        priority=priority,
-        max_attempts=max_attempts,
-        starts_at=starts_at,
-        ends_at=ends_at,
-    )
-    ctx.obj.patch(_ROW, "campaigns", campaign_id, body=body)
+    body = options(ctx) | _policy(policy)
+    ctx.obj.patch(_ROW, "campaigns", body.pop("campaign_id"), body=body)
 
 
 @app.command()
@@ -227,10 +214,10 @@ async def _watch(api: Transport, path: str) -> Any:
             await asyncio.sleep(WATCH_S)
 
 
-def _policy(file: Path | None) -> Any:
+def _policy(file: Path | None) -> Values:
     if file is None:
-        return None
+        return {}
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return {"policy": json.loads(file.read_text(encoding="utf-8"))}
     except ValueError as error:
         raise ControlCommandError(f"{file} is not JSON: {error}") from error

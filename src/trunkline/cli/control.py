@@ -86,33 +86,45 @@ class Remote:
         except (ApiError, Unreachable, ValueError) as error:
             raise ControlCommandError(str(error)) from error
 
-    def show(self, answer: Any, columns: Sequence[str]) -> None:
-        items: list[dict[str, Any]] = answer.get("items", [answer])
+    def show(
+        self, answer: Any, columns: Sequence[str] = (), rows: Sequence[dict[str, Any]] | None = None
+    ) -> None:
+        """The answer as JSON; or for people its rows, which are its items, or the answer itself."""
         if self.as_json:
             print(json.dumps(answer, indent=2))
             return
+        rows = answer.get("items", [answer]) if rows is None else rows
         table = Table(*columns)
-        for item in items:
-            table.add_row(*(_text(item.get(column)) for column in columns))
-        out.print(table if items else "None.")
+        for row in rows:
+            table.add_row(*(_text(row.get(column)) for column in columns))
+        out.print(table if rows else "None.")
 
 
-class RemoteContext(typer.Context):
+class Context(typer.Context):
     """Of a command about a running platform: `connect` has put the connection into it."""
 
     obj: Remote
-
-
-Context = RemoteContext
 
 
 def api_path(*parts: str) -> str:
     return "/".join((ROOT, *(quote(part, safe="") for part in parts)))
 
 
+def remote_group(explanation: str) -> typer.Typer:
+    """The commands about one thing of a running platform."""
+    group = typer.Typer(help=explanation, no_args_is_help=True)
+    group.callback()(connect)
+    return group
+
+
 def given(**values: Any) -> Values:
     """Without the options that were left out."""
-    return {name: value for name, value in values.items() if value not in (None, "")}
+    return {name: value for name, value in values.items() if value not in (None, "", [], ())}
+
+
+def options(ctx: Context) -> Values:
+    """The arguments and options of a command that were given. Their parameters are called like the API's fields."""
+    return given(**ctx.params)
 
 
 Url = Annotated[str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="The URL of the API.")]
@@ -309,8 +321,7 @@ def audit(
 ) -> None:
     """Who changed what, newest first."""
     span = {name: f"{at.isoformat()}Z" for name, at in (("since", since), ("until", until)) if at}
-    query = given(limit=limit, action=action, actor=actor, subject=subject, **span)
-    ctx.obj.get(_LINE, "audit", query=query)
+    ctx.obj.get(_LINE, "audit", query=options(ctx) | span)
 
 
 def _subject(what: What, subject: str) -> tuple[str, ...]:

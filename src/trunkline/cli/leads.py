@@ -18,19 +18,18 @@ from uuid import uuid4
 import typer
 
 from trunkline.cli.console import out
-from trunkline.cli.control import Context, Limit, Remote, api_path, connect, given, payload_of
+from trunkline.cli.control import Context, Limit, Remote, api_path, given, options, payload_of, remote_group
 from trunkline.cli.uploads import Format, upload_file
 from trunkline.client.leads import UPLOAD_TIMEOUT_S
 from trunkline.console.labels import money
 from trunkline.settings.values import parse_duration_s
 from trunkline.states import LeadStatus
 
-app = typer.Typer(help="Create, find, change, abort and reopen leads.", no_args_is_help=True)
-app.callback()(connect)
+app = remote_group("Create, find, change, abort and reopen leads.")
 
 LeadId = Annotated[str, typer.Argument(help="The id of a lead.")]
-Merchant = Annotated[str, typer.Option(help="Of this merchant.")]
-Campaign = Annotated[str, typer.Option(help="Of this campaign.")]
+Merchant = Annotated[str, typer.Option("--merchant", help="Of this merchant.")]
+Campaign = Annotated[str, typer.Option("--campaign", help="Of this campaign.")]
 Phone = Annotated[str, typer.Option(help="To this phone, with its country code.")]
 Reason = Annotated[str, typer.Option(help="The reason, for the outcome and the audit log.")]
 Payload = Annotated[str, typer.Option(help='What the agent should know, as JSON: {"order": "4711"}.')]
@@ -53,39 +52,31 @@ _CHECK = ("gate", "open", "detail", "set_by", "until")
 def create(
     ctx: Context,
     phone: Annotated[str, typer.Option(help="Whom to call, best as E.164.")] = "",
-    merchant: Merchant = "",
+    merchant_id: Merchant = "",
     request_id: Annotated[str, typer.Option(help="Your own id of the request. Left out: a new one.")] = "",
     payload: Payload = "",
-    at: Annotated[str, typer.Option(help="When, for example 2030-05-01T09:30:00+02:00. Left out: now.")] = "",
-    until: Annotated[
-        str, typer.Option(help="The time from which the lead is not called any more. Left out: no such time.")
+    scheduled_at: Annotated[
+        str, typer.Option("--at", help="When, for example 2030-05-01T09:30:00+02:00. Left out: now.")
+    ] = "",
+    expires_at: Annotated[
+        str,
+        typer.Option(
+            "--until", help="The time from which the lead is not called any more. Left out: no such time."
+        ),
     ] = "",
     timezone: Annotated[
         str, typer.Option(help="The time zone of the callee, for example Asia/Kolkata.")
     ] = "",
     priority: Annotated[int | None, typer.Option(min=1, max=99, help="1 is called first.")] = None,
-    campaign: Campaign = "",
+    campaign_id: Campaign = "",
     pool: Annotated[str, typer.Option(help="The number pool to dial from.")] = "",
     max_attempts: Annotated[
         int | None, typer.Option(min=1, max=20, help="The maximum number of attempts.")
     ] = None,
-    webhook: Annotated[str, typer.Option(help="Where to report the result.")] = "",
+    reporting_webhook_url: Annotated[str, typer.Option("--webhook", help="Where to report the result.")] = "",
 ) -> None:
     """Create one lead. A repeated request id is the same lead."""
-    body = given(
-        request_id=request_id or str(uuid4()),
-        merchant_id=merchant,
-        phone=phone,
-        payload=payload_of(payload),
-        scheduled_at=at,
-        expires_at=until,
-        timezone=timezone,
-        priority=priority,
-        campaign_id=campaign,
-        pool=pool,
-        max_attempts=max_attempts,
-        reporting_webhook_url=webhook,
-    )
+    body = {"request_id": str(uuid4())} | options(ctx) | given(payload=payload_of(payload))
     ctx.obj.post(_ROW, "leads", body=body)
 
 
@@ -93,22 +84,14 @@ def create(
 def list_leads(
     ctx: Context,
     status: Annotated[LeadStatus | None, typer.Option(help="Only with this status.")] = None,
-    merchant: Merchant = "",
-    campaign: Campaign = "",
+    merchant_id: Merchant = "",
+    campaign_id: Campaign = "",
     phone: Phone = "",
     request_id: Annotated[str, typer.Option(help="The one with this request id.")] = "",
     limit: Limit = 50,
 ) -> None:
     """Leads, newest first."""
-    query = given(
-        status=status,
-        merchant_id=merchant,
-        campaign_id=campaign,
-        phone=phone,
-        request_id=request_id,
-        limit=limit,
-    )
-    ctx.obj.get(_ROW, "leads", query=query)
+    ctx.obj.get(_ROW, "leads", query=options(ctx))
 
 
 @app.command()
@@ -117,7 +100,7 @@ def show(ctx: Context, lead_id: LeadId) -> None:
     remote = ctx.obj
     lead = remote.ask(lambda api: api.get(api_path("leads", lead_id)))
     if remote.as_json:
-        remote.show(lead, ())
+        remote.show(lead)
         return
     parts = {name: lead.pop(name) for name in ("attempts", "decisions", "timeline")}
     parts["attempts"] = [each | _costs(each) for each in parts["attempts"]]
@@ -153,13 +136,10 @@ def never_call(
 @app.command()
 def why(ctx: Context, lead_id: LeadId) -> None:
     """Why a lead is not being called, and when it may be."""
-    remote = ctx.obj
-    answer = remote.ask(lambda api: api.get(api_path("leads", lead_id, "why")))
-    if remote.as_json:
-        remote.show(answer, ())
-        return
-    out.print(answer["answer"])
-    remote.show({"items": answer["checks"]}, _CHECK)
+    answer = ctx.obj.ask(lambda api: api.get(api_path("leads", lead_id, "why")))
+    if not ctx.obj.as_json:
+        out.print(answer["answer"])
+    ctx.obj.show(answer, _CHECK, answer["checks"])
 
 
 @app.command()
@@ -172,8 +152,8 @@ def change(
     max_attempts: Annotated[int | None, typer.Option(min=1, max=20)] = None,
 ) -> None:
     """Change a lead that waits."""
-    body = given(priority=priority, pool=pool, payload=payload_of(payload), max_attempts=max_attempts)
-    ctx.obj.patch(_ROW, "leads", lead_id, body=body)
+    body = options(ctx) | given(payload=payload_of(payload))
+    ctx.obj.patch(_ROW, "leads", body.pop("lead_id"), body=body)
 
 
 @app.command()
@@ -197,8 +177,8 @@ def abort(
     ctx: Context,
     reason: Reason,
     lead_ids: Annotated[list[str] | None, typer.Argument(help="Ids of leads.")] = None,
-    merchant: Merchant = "",
-    campaign: Campaign = "",
+    merchant_id: Merchant = "",
+    campaign_id: Campaign = "",
     phone: Phone = "",
     request_id: Annotated[
         list[str] | None, typer.Option(help="The one with this request id, of --merchant. May be repeated.")
@@ -210,20 +190,12 @@ def abort(
 ) -> None:
     """Abort leads by id, or all that match a filter. A lead that is being called ends with its call."""
     remote = ctx.obj
-    body = given(
-        reason=reason,
-        lead_ids=lead_ids or None,
-        merchant_id=merchant,
-        campaign_id=campaign,
-        phone=phone,
-        hang_up=hang_up,
-    )
-    named = [*(request_id or []), *(line.strip() for line in request_ids or () if line.strip())]
+    body = {name: value for name, value in options(ctx).items() if name not in ("request_id", "request_ids")}
     if request_id or request_ids is not None:
-        pages = [named[first : first + REQUESTS_MAX] for first in range(0, len(named), REQUESTS_MAX)]
+        named = [*(request_id or []), *(line.strip() for line in request_ids or () if line.strip())]
         done = Counter[str](aborted=0, cancel_requested=0, not_found=0)
-        for page in pages:
-            done.update(_abort(remote, body | {"request_ids": page}))
+        for first in range(0, len(named), REQUESTS_MAX):
+            done.update(_abort(remote, body | {"request_ids": named[first : first + REQUESTS_MAX]}))
     else:
         done = _abort(remote, body)
     remote.show(dict(done), tuple(done))
@@ -246,19 +218,23 @@ def reopen(
     ctx: Context,
     reason: Annotated[str, typer.Option(help="The reason, for the audit log and the lead's timeline.")],
     lead_ids: Annotated[list[str] | None, typer.Argument(help="Ids of leads.")] = None,
-    outcome: Annotated[
-        list[str] | None, typer.Option(help="Leads with this outcome, for example NO_AGENT. May be repeated.")
+    outcomes: Annotated[
+        list[str] | None,
+        typer.Option("--outcome", help="Leads with this outcome, for example NO_AGENT. May be repeated."),
     ] = None,
-    since: Annotated[
+    finished_since: Annotated[
         str,
         typer.Option(
-            help="Leads that ended since then: 09:00 (today, local time), 2h, or 2030-05-01T09:00:00+02:00."
+            "--since",
+            help="Leads that ended since then: 09:00 (today, local time), 2h, or 2030-05-01T09:00:00+02:00.",
         ),
     ] = "",
-    merchant: Merchant = "",
-    campaign: Campaign = "",
+    merchant_id: Merchant = "",
+    campaign_id: Campaign = "",
     phone: Phone = "",
-    at: Annotated[str, typer.Option(help="When to call, as an ISO date. Left out: now.")] = "",
+    scheduled_at: Annotated[
+        str, typer.Option("--at", help="When to call, as an ISO date. Left out: now.")
+    ] = "",
     max_attempts: Annotated[
         int | None,
         typer.Option(min=1, max=20, help="The maximum number of attempts, those made before included."),
@@ -274,19 +250,7 @@ def reopen(
     Windows, limits, lists and stops are judged anew. A lead whose last call's fate is unknown is called again only if
     its carrier says that there was no such call. Ends with status 1 if a lead was refused.
     """
-    body = given(
-        reason=reason,
-        request_id=request_id or str(uuid4()),
-        lead_ids=lead_ids or None,
-        outcomes=outcome or None,
-        finished_since=_since(since),
-        merchant_id=merchant,
-        campaign_id=campaign,
-        phone=phone,
-        scheduled_at=at,
-        max_attempts=max_attempts,
-        dry_run=dry_run,
-    )
+    body = {"request_id": str(uuid4())} | options(ctx) | given(finished_since=_since(finished_since))
     remote = ctx.obj
     done: dict[str, Any] = {"matched": 0, "reopened": 0, "refused": Counter()}
     while True:

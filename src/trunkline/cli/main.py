@@ -15,23 +15,18 @@ from trunkline.cli import (
     accounts,
     campaigns,
     control,
-    keys,
     leads,
-    merchants,
     numbers,
-    pods,
-    pools,
     queues,
     reminders,
-    resellers,
     router,
+    tenants,
     top,
 )
 from trunkline.cli.call import call
 from trunkline.cli.console import out
 from trunkline.cli.control import LOCAL_URL, ControlCommandError, Remote, Url
 from trunkline.cli.global_options import OptionsAnywhere
-from trunkline.cli.number_import import import_numbers
 from trunkline.cli.plan import plan
 from trunkline.errors import TrunklineError
 from trunkline.settings import SettingRow, Settings, load_settings
@@ -48,25 +43,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-numbers.app.command("import")(import_numbers)
 app.command("call")(call)
 app.command("plan")(plan)
-app.add_typer(accounts.app, name="accounts")
-app.add_typer(campaigns.app, name="campaigns")
-app.add_typer(control.app, name="control")
-app.add_typer(queues.jobs, name="jobs")
-app.add_typer(keys.app, name="keys")
-app.add_typer(leads.app, name="leads")
-app.add_typer(queues.mailbox, name="mailbox")
-app.add_typer(numbers.app, name="numbers")
-app.add_typer(pods.app, name="pods")
-app.add_typer(reminders.app, name="reminders")
-app.add_typer(pools.app, name="pools")
-app.add_typer(queues.app, name="queues")
-app.add_typer(merchants.app, name="merchants")
-app.add_typer(resellers.app, name="resellers")
-app.add_typer(router.app, name="router")
-app.add_typer(top.app, name="top")
+for name, group in {
+    "accounts": accounts.app,
+    "campaigns": campaigns.app,
+    "control": control.app,
+    "jobs": queues.jobs,
+    "keys": tenants.keys,
+    "leads": leads.app,
+    "mailbox": queues.mailbox,
+    "numbers": numbers.app,
+    "pods": router.of_pods,
+    "reminders": reminders.app,
+    "pools": numbers.pools,
+    "queues": queues.app,
+    "merchants": tenants.merchants,
+    "resellers": tenants.resellers,
+    "router": router.app,
+    "top": top.app,
+}.items():
+    app.add_typer(group, name=name)
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of the embedded engines and generated keys.")

@@ -1,22 +1,52 @@
-"""`trunkline numbers`: outbound numbers, and the calls on their channels.
+"""`trunkline numbers` and `trunkline pools`: outbound numbers, the calls on their channels, and the pools that leads
+are called from.
 
+trunkline pools create acme-main --merchant acme-store --overflow shared --after 5
 trunkline numbers create +14155550100 --pool acme-main --carrier twilio --channels 20
 trunkline numbers channels +14155550100
-trunkline numbers change 01a1de62-2418-7116-8851-ffd2d6e6e47e --channels 10
+trunkline numbers import twilio
 """
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from trunkline.cli.control import ROOT, Context, ControlCommandError, Limit, Remote, connect
+from trunkline.cli.console import out
+from trunkline.cli.control import Context, ControlCommandError, Limit, Values, api_path, remote_group
 from trunkline.cli.resource import Resource
+from trunkline.client.errors import ApiError
 from trunkline.client.transport import Transport
-from trunkline.schema.numbers import NewNumber, Number, NumberChange
+from trunkline.schema.numbers import NewNumber, NewPool, Number, NumberChange, Pool, PoolChange
 
-app = typer.Typer(help="Outbound numbers and their channels.", no_args_is_help=True)
-app.callback()(connect)
+pools = remote_group("Number pools.")
+app = remote_group("Outbound numbers and their channels.")
+
+# The name of the reseller, the merchant and the pool of a first call.
+DEFAULT = "default"
+_HOLDER = (
+    "channel_no", "state", "direction", "merchant_id", "lead_id", "to_phone", "held_since", "carrier_call_id", "pod",
+)  # fmt: skip
+_IMPORTED = ("e164", "result", "pool", "carrier", "account", "max_channels")
+
+
+def _with_whole_overflow(values: Values) -> Values:
+    """Both fields change together: without a pool there is no time."""
+    return {"overflow_after_s": None} | values if "overflow_pool" in values else values
+
+
+POOLS = Resource(
+    "pools",
+    Pool,
+    {
+        "overflow_pool": ("overflow", "The pool to use when this one has no channel; `none`: no other."),
+        "overflow_after_s": ("after", "After how many seconds."),
+    },
+)
+POOLS.add_list(pools, "Pools, by id.")
+POOLS.add_show(pools, "One pool.")
+POOLS.add_create(pools, NewPool, "Create a pool, of a merchant, of a reseller, or of the platform.")
+POOLS.add_change(pools, PoolChange, "Change a pool.", _with_whole_overflow)
+POOLS.add_remove(pools, "Remove a pool. Refused while anything names it.")
 
 NUMBERS = Resource(
     "numbers",
@@ -34,9 +64,6 @@ NUMBERS.add_change(
     NumberChange,
     "Change a number. Channels and pace take effect within seconds; fewer channels as calls end.",
 )
-_HOLDER = (
-    "channel_no", "state", "direction", "merchant_id", "lead_id", "to_phone", "held_since", "carrier_call_id", "pod",
-)  # fmt: skip
 
 
 @app.command("list")
@@ -52,18 +79,15 @@ def show_channels(
     ctx: Context, which: Annotated[str, typer.Argument(help="The number itself, or its id.")]
 ) -> None:
     """The call that holds each channel of a number, and since when."""
-    remote: Remote = ctx.obj
-    answer = remote.ask(lambda api: _channels(api, which))
-    remote.show(answer if remote.as_json else {"items": answer["holders"]}, _HOLDER)
 
-
-async def _channels(api: Transport, which: str) -> Any:
-    if which.startswith("+"):
-        numbers = (await api.get(f"{ROOT}/numbers", {"e164": which}))["items"]
-        if not numbers:
+    async def read(api: Transport) -> Any:
+        number = await _known(api, which) if which.startswith("+") else {"id": which}
+        if number is None:
             raise ControlCommandError(f"There is no number {which}.")
-        which = numbers[0]["id"]
-    return await api.get(f"{ROOT}/numbers/{quote(which, safe='')}/channels")
+        return await api.get(api_path("numbers", number["id"], "channels"))
+
+    answer = ctx.obj.ask(read)
+    ctx.obj.show(answer, _HOLDER, answer["holders"])
 
 
 @app.command("remove")
@@ -76,3 +100,72 @@ def remove_number(
 ) -> None:
     """Remove a number. Refused while it has a live call."""
     NUMBERS.remove(ctx, number_id, {"drain": "true"} if drain else {})
+
+
+@app.command("import")
+def import_numbers(
+    ctx: Context,
+    carrier: Annotated[str, typer.Argument(help="twilio, plivo, exotel or vapi.")],
+    only: Annotated[
+        list[str] | None, typer.Option("--number", help="Only this one; may be repeated.")
+    ] = None,
+    pool: Annotated[
+        str, typer.Option(help="The pool of the numbers. Left out: `default`, created if needed.")
+    ] = "",
+    channels: Annotated[
+        int, typer.Option(min=0, max=10_000, help="The maximum of concurrent calls of each number.")
+    ] = 1,
+    account: Annotated[str, typer.Option(help="The carrier's account.")] = DEFAULT,
+) -> None:
+    """List the numbers of an account at its carrier, and add them. Existing numbers are not changed."""
+    remote, source = ctx.obj, {"carrier": carrier, "account": account}
+
+    async def run(api: Transport) -> list[Values]:
+        listed = (await api.post(api_path("accounts", "numbers"), source))["numbers"]
+        if not pool:
+            await _ensure_first_tenant(api)
+        body = {"pool": pool or DEFAULT, "max_channels": channels} | source
+        return [await _import(api, body | {"e164": e164}) for e164 in listed if not only or e164 in only]
+
+    rows = remote.ask(run)
+    remote.show({"items": rows}, _IMPORTED)
+    if not remote.as_json and not rows:
+        out.print(f"{carrier} lists no such number.")
+    if not remote.as_json and any((row["carrier"], row["account"]) != (carrier, account) for row in rows):
+        out.print("Numbers that another account dials from stay with it: remove them there first.")
+
+
+async def _ensure_first_tenant(api: Transport) -> None:
+    """A first call needs no tenants: create those of it that are missing, and do not change existing ones."""
+    reseller = {"id": DEFAULT, "name": "Default"}
+    pool = reseller | {"reseller_id": DEFAULT}
+    for what, body in (
+        ("resellers", reseller),
+        ("pools", pool),
+        ("merchants", pool | {"default_pool": DEFAULT}),
+    ):
+        await _create(api, what, body)
+
+
+async def _create(api: Transport, what: str, body: Values) -> bool:
+    """False: it exists already."""
+    try:
+        await api.post(api_path(what), body)
+    except ApiError as error:
+        if error.code != "already_exists":
+            raise
+        return False
+    return True
+
+
+async def _import(api: Transport, number: Values) -> Values:
+    """The number as it is in the platform, perhaps in another pool or of another account."""
+    if await _create(api, "numbers", number):
+        return number | {"result": "imported"}
+    known = await _known(api, number["e164"]) or {"e164": number["e164"], "carrier": "", "account": ""}
+    return known | {"result": "known"}
+
+
+async def _known(api: Transport, e164: str) -> Values | None:
+    found: list[Values] = (await api.get(api_path("numbers"), {"e164": e164}))["items"]
+    return found[0] if found else None

@@ -9,13 +9,21 @@ from typing import Annotated
 
 import typer
 
-from trunkline.cli.control import Context, Limit, api_path, connect, given, payload_of
+from trunkline.cli.control import Context, Limit, api_path, given, options, payload_of, remote_group
 
-app = typer.Typer(help="Create, find, skip, pause and cancel reminders.", no_args_is_help=True)
-app.callback()(connect)
+app = remote_group("Create, find, skip, pause and cancel reminders.")
 
 ReminderId = Annotated[str, typer.Argument(help="The id of a reminder.")]
-Merchant = Annotated[str, typer.Option(help="Of this merchant.")]
+Merchant = Annotated[str, typer.Option("--merchant", help="Of this merchant.")]
+Message = Annotated[str, typer.Option(help="What the agent is to say.")]
+Assistant = Annotated[str, typer.Option("--assistant", help="Which assistant is to say it.")]
+Payload = Annotated[str, typer.Option(help="What else the agent should know, as JSON.")]
+Attempts = Annotated[
+    int | None, typer.Option(min=1, max=20, help="The maximum number of attempts of each occurrence.")
+]
+Lateness = Annotated[
+    int | None, typer.Option(min=0, max=1440, help="The maximum lateness of a call after an outage.")
+]
 
 _ROW = ("id", "merchant_id", "phone", "status", "timezone", "rrule", "next_wall", "next_at", "message")
 _OCCURRENCE = (
@@ -28,13 +36,13 @@ _OCCURRENCE = (
 def create(
     ctx: Context,
     phone: Annotated[str, typer.Option(help="Whom to call, best as E.164.")],
-    at: Annotated[str, typer.Option(help="When, as wall time: 2030-05-01T09:00.")],
+    starts_at: Annotated[str, typer.Option("--at", help="When, as wall time: 2030-05-01T09:00.")],
     timezone: Annotated[str, typer.Option(help="The time zone, for example Asia/Kolkata.")],
     rrule: Annotated[str, typer.Option(help="How it recurs: FREQ=WEEKLY;BYDAY=MO,TH. Left out: once.")] = "",
-    merchant: Merchant = "",
-    message: Annotated[str, typer.Option(help="What the agent is to say.")] = "",
-    assistant: Annotated[str, typer.Option(help="Which assistant is to say it.")] = "",
-    payload: Annotated[str, typer.Option(help="What else the agent should know, as JSON.")] = "",
+    merchant_id: Merchant = "",
+    message: Message = "",
+    assistant_id: Assistant = "",
+    payload: Payload = "",
     carrier: Annotated[
         str, typer.Option(help="The carrier of the numbers to call from. Left out: vapi.")
     ] = "",
@@ -42,72 +50,41 @@ def create(
     request_id: Annotated[
         str, typer.Option(help="Your own id of the request, which makes it safe to repeat.")
     ] = "",
-    max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=20, help="The maximum number of attempts of each occurrence.")
-    ] = None,
-    late_minutes: Annotated[
-        int | None, typer.Option(min=0, max=1440, help="The maximum lateness of a call after an outage.")
-    ] = None,
+    max_attempts: Attempts = None,
+    late_minutes: Lateness = None,
 ) -> None:
     """Create a reminder."""
-    body = given(
-        phone=phone,
-        starts_at=at,
-        timezone=timezone,
-        rrule=rrule,
-        merchant_id=merchant,
-        message=message,
-        assistant_id=assistant,
-        payload=payload_of(payload),
-        carrier=carrier,
-        pool=pool,
-        request_id=request_id,
-        max_attempts=max_attempts,
-        late_minutes=late_minutes,
-    )
-    ctx.obj.post(_ROW, "reminders", body=body)
+    ctx.obj.post(_ROW, "reminders", body=options(ctx) | given(payload=payload_of(payload)))
 
 
 @app.command()
 def change(
     ctx: Context,
     reminder_id: ReminderId,
-    message: Annotated[str, typer.Option(help="What the agent is to say.")] = "",
-    assistant: Annotated[str, typer.Option(help="Which assistant is to say it.")] = "",
-    payload: Annotated[str, typer.Option(help="What else the agent should know, as JSON.")] = "",
+    message: Message = "",
+    assistant_id: Assistant = "",
+    payload: Payload = "",
     priority: Annotated[
         int | None, typer.Option(min=1, max=99, help="A smaller one is called first.")
     ] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=20, help="The maximum number of attempts of each occurrence.")
-    ] = None,
-    late_minutes: Annotated[
-        int | None, typer.Option(min=0, max=1440, help="The maximum lateness of a call after an outage.")
-    ] = None,
+    max_attempts: Attempts = None,
+    late_minutes: Lateness = None,
 ) -> None:
     """Change a reminder, except for its schedule: for that, cancel it and create another one."""
-    body = given(
-        message=message,
-        assistant_id=assistant,
-        payload=payload_of(payload),
-        priority=priority,
-        max_attempts=max_attempts,
-        late_minutes=late_minutes,
-    )
-    ctx.obj.patch(_ROW, "reminders", reminder_id, body=body)
+    body = options(ctx) | given(payload=payload_of(payload))
+    ctx.obj.patch(_ROW, "reminders", body.pop("reminder_id"), body=body)
 
 
 @app.command("list")
 def list_reminders(
     ctx: Context,
-    merchant: Merchant = "",
+    merchant_id: Merchant = "",
     status: Annotated[str, typer.Option(help="ACTIVE, PAUSED or ENDED.")] = "",
     phone: Annotated[str, typer.Option(help="To this phone, with its country code.")] = "",
     limit: Limit = 50,
 ) -> None:
     """Reminders, newest first."""
-    query = given(merchant_id=merchant, status=status, phone=phone, limit=limit)
-    ctx.obj.get(_ROW, "reminders", query=query)
+    ctx.obj.get(_ROW, "reminders", query=options(ctx))
 
 
 @app.command()
@@ -116,11 +93,9 @@ def show(ctx: Context, reminder_id: ReminderId, limit: Limit = 50) -> None:
     remote, path = ctx.obj, api_path("reminders", reminder_id)
     reminder = remote.ask(lambda api: api.get(path))
     past = remote.ask(lambda api: api.get(f"{path}/occurrences", {"limit": limit}))
-    if remote.as_json:
-        remote.show(reminder | {"occurrences": past["items"]}, ())
-        return
-    remote.show(reminder, _ROW)
-    remote.show(past, _OCCURRENCE)
+    remote.show(reminder | {"occurrences": past["items"]}, _ROW)
+    if not remote.as_json:
+        remote.show(past, _OCCURRENCE)
 
 
 @app.command()

@@ -49,11 +49,9 @@ def upload_file(
     kind = format_of(file, form)
     with file.open("rb") as source:
         report = remote.ask(lambda api: _send(api, source, path, kind, params, timeout_s))
-    if remote.as_json:
-        remote.show(report, ())
-    else:
+    if not remote.as_json:
         show_problems(report["results"])
-        remote.show(report, _SUMS)
+    remote.show(report, _SUMS)
     if report["results"]:
         raise typer.Exit(1)
 
