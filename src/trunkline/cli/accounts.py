@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from trunkline.cli.console import out
-from trunkline.cli.control import Context, Values, api_path, options, remote_group
+from trunkline.cli.control import RemoteContext, Values, api_path, options, remote_group
 from trunkline.cli.resource import Resource
 from trunkline.client.errors import ApiError
 from trunkline.client.transport import Transport
@@ -40,7 +40,7 @@ def _secret(*variables: str) -> Any:
 
 @add.command()
 def twilio(
-    ctx: Context,
+    ctx: RemoteContext,
     account_sid: Annotated[str, typer.Option(prompt=True)],
     auth_token: Annotated[str, _secret("TWILIO_AUTH_TOKEN")],
     name: Name = "default",
@@ -53,7 +53,7 @@ def twilio(
 
 @add.command()
 def plivo(
-    ctx: Context,
+    ctx: RemoteContext,
     auth_id: Annotated[str, typer.Option(prompt=True)],
     auth_token: Annotated[str, _secret("PLIVO_AUTH_TOKEN")],
     main_auth_token: Annotated[str, typer.Option(help="The main account's, if this is a subaccount.")] = "",
@@ -67,7 +67,7 @@ def plivo(
 
 @add.command()
 def exotel(
-    ctx: Context,
+    ctx: RemoteContext,
     sid: Annotated[str, typer.Option(prompt=True)],
     api_key: Annotated[str, typer.Option(prompt=True)],
     api_token: Annotated[str, _secret("EXOTEL_API_TOKEN")],
@@ -82,7 +82,7 @@ def exotel(
 
 @add.command()
 def vapi(
-    ctx: Context,
+    ctx: RemoteContext,
     api_key: Annotated[str, _secret("VAPI_API_KEY")],
     webhook_secret: Annotated[str, _secret("VAPI_WEBHOOK_SECRET")],
     assistant_id: Annotated[str, typer.Option(help="The assistant that talks.")] = "",
@@ -96,19 +96,19 @@ def vapi(
 
 
 @app.command()
-def urls(ctx: Context, account_id: AccountId) -> None:
+def urls(ctx: RemoteContext, account_id: AccountId) -> None:
     """The URLs to enter at the carrier for inbound calls. They are secret."""
     ctx.obj.get(("inbound", "status", "answer"), "accounts", account_id, "urls")
 
 
 @app.command()
-def remove(ctx: Context, account_id: AccountId) -> None:
+def remove(ctx: RemoteContext, account_id: AccountId) -> None:
     """Remove an account. Refused while a number uses it."""
     ctx.obj.ask(lambda api: api.delete(api_path("accounts", account_id)))
     out.print("Removed.")
 
 
-def _add(ctx: Context, carrier: str) -> None:
+def _add(ctx: RemoteContext, carrier: str) -> None:
     """Options that are no fields of an account are its credentials."""
     credentials = options(ctx)
     body = {

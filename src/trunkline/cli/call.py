@@ -7,7 +7,7 @@ from uuid import uuid4
 import typer
 
 from trunkline.cli.console import out
-from trunkline.cli.control import LOCAL_URL, AsJson, Context, Url, api_path, connect, payload_of
+from trunkline.cli.control import LOCAL_URL, AsJson, RemoteContext, Url, api_path, connect, payload_of
 from trunkline.cli.leads import Payload
 from trunkline.cli.numbers import DEFAULT
 from trunkline.client.transport import Transport
@@ -19,7 +19,7 @@ EXPLAIN_EVERY = 4
 
 
 def call(
-    ctx: Context,
+    ctx: RemoteContext,
     phone: Annotated[str, typer.Argument(help="Whom to call, with + and the country code.")],
     merchant: Annotated[str, typer.Option(help="For whom.")] = DEFAULT,
     pool: Annotated[str, typer.Option(help="From a number of this pool. Left out: the merchant's.")] = "",

@@ -17,9 +17,9 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from trunkline.cli.control import (
-    Context,
     ControlCommandError,
     Limit,
+    RemoteContext,
     Values,
     api_path,
     options,
@@ -64,7 +64,7 @@ _PROGRESS = (
 
 @app.command()
 def create(
-    ctx: Context,
+    ctx: RemoteContext,
     name: Annotated[str, typer.Option(help="The name of the campaign.")],
     merchant_id: Annotated[str, typer.Option("--merchant", help="The merchant of the campaign.")] = "",
     policy: PolicyFile = None,
@@ -87,7 +87,7 @@ def create(
 
 @app.command("list")
 def list_campaigns(
-    ctx: Context,
+    ctx: RemoteContext,
     merchant_id: Annotated[str, typer.Option("--merchant", help="Of this merchant.")] = "",
     status: Annotated[str, typer.Option(help="DRAFT, RUNNING, PAUSED, COMPLETED, STOPPING or STOPPED.")] = "",
     limit: Limit = 50,
@@ -97,14 +97,14 @@ def list_campaigns(
 
 
 @app.command()
-def show(ctx: Context, campaign_id: CampaignId) -> None:
+def show(ctx: RemoteContext, campaign_id: CampaignId) -> None:
     """A campaign with its policy."""
     ctx.obj.get((*_ROW, "policy"), "campaigns", campaign_id)
 
 
 @app.command()
 def change(
-    ctx: Context,
+    ctx: RemoteContext,
     campaign_id: CampaignId,
     name: Annotated[str, typer.Option(help="The name of the campaign.")] = "",
     policy: PolicyFile = None,
@@ -121,7 +121,7 @@ def change(
 
 @app.command()
 def upload(
-    ctx: Context,
+    ctx: RemoteContext,
     campaign_id: CampaignId,
     file: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help="CSV, JSON lines or a JSON array.")
@@ -142,28 +142,28 @@ def upload(
 
 
 @app.command()
-def start(ctx: Context, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
+def start(ctx: RemoteContext, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
     """Start calling its leads, now or at its start time."""
     ctx.obj.post(_ROW, "campaigns", campaign_id, "start", body={"ramp_s": ramp})
 
 
 @app.command()
 def pause(
-    ctx: Context, campaign_id: CampaignId, reason: Annotated[str, typer.Option(help="Why.")] = "paused"
+    ctx: RemoteContext, campaign_id: CampaignId, reason: Annotated[str, typer.Option(help="Why.")] = "paused"
 ) -> None:
     """Start no new calls, within a second."""
     ctx.obj.post(_ROW, "campaigns", campaign_id, "pause", body={"reason": reason})
 
 
 @app.command()
-def resume(ctx: Context, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
+def resume(ctx: RemoteContext, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
     """Resume after a pause."""
     ctx.obj.post(_ROW, "campaigns", campaign_id, "resume", body={"ramp_s": ramp})
 
 
 @app.command()
 def stop(
-    ctx: Context,
+    ctx: RemoteContext,
     campaign_id: CampaignId,
     reason: Annotated[
         str, typer.Option(help="The reason, for the outcome of each lead that was not called.")
@@ -176,7 +176,7 @@ def stop(
 
 @app.command()
 def progress(
-    ctx: Context,
+    ctx: RemoteContext,
     campaign_id: CampaignId,
     watch: Annotated[bool, typer.Option("--watch", help="Show a bar until all have finished.")] = False,
 ) -> None:
@@ -186,7 +186,7 @@ def progress(
 
 
 @app.command()
-def results(ctx: Context, campaign_id: CampaignId) -> None:
+def results(ctx: RemoteContext, campaign_id: CampaignId) -> None:
     """Every lead as CSV, to the standard output."""
     path = api_path("campaigns", campaign_id, "results")
 

@@ -100,7 +100,7 @@ class Remote:
         out.print(table if rows else "None.")
 
 
-class Context(typer.Context):
+class RemoteContext(typer.Context):
     """Of a command about a running platform: `connect` has put the connection into it."""
 
     obj: Remote
@@ -122,7 +122,7 @@ def given(**values: Any) -> Values:
     return {name: value for name, value in values.items() if value not in (None, "", [], ())}
 
 
-def options(ctx: Context) -> Values:
+def options(ctx: RemoteContext) -> Values:
     """The arguments and options of a command that were given. Their parameters are called like the API's fields."""
     return given(**ctx.params)
 
@@ -162,7 +162,7 @@ _LINE = ("at", "actor", "action", "subject", "reason")
 
 @app.callback()
 def connect(
-    ctx: Context,
+    ctx: RemoteContext,
     url: Url = LOCAL_URL,
     key: Annotated[
         str, typer.Option(envvar="TRUNKLINE_API_KEY", help=f"The API key. Unset: that of {ADMIN_KEY_FILE}.")
@@ -175,14 +175,14 @@ def connect(
 
 
 @app.command()
-def show(ctx: Context) -> None:
+def show(ctx: RemoteContext) -> None:
     """All stops, including those that are ramping up."""
     ctx.obj.get(_STOP, "controls", query={"limit": 200})
 
 
 @app.command()
 def stop(
-    ctx: Context,
+    ctx: RemoteContext,
     what: What,
     reason: Reason,
     subject: Subject = "",
@@ -199,20 +199,20 @@ def stop(
 
 
 @app.command()
-def resume(ctx: Context, what: What, reason: Reason, subject: Subject = "", ramp: Ramp = "30s") -> None:
+def resume(ctx: RemoteContext, what: What, reason: Reason, subject: Subject = "", ramp: Ramp = "30s") -> None:
     """Lift a stop; the pace ramps up."""
     ctx.obj.delete(_STATE, *_subject(what, subject), query={"reason": reason, "ramp_s": _seconds(ramp)})
 
 
 @app.command()
-def flags(ctx: Context) -> None:
+def flags(ctx: RemoteContext) -> None:
     """Every feature flag. Values of a flag that a flag service decides have no effect."""
     ctx.obj.get(_FLAG, "flags", query={"limit": 200})
 
 
 @app.command()
 def flag(
-    ctx: Context,
+    ctx: RemoteContext,
     name: str,
     reason: Reason,
     enabled: Annotated[bool | None, typer.Option("--on/--off", help="Off means off for everybody.")] = None,
@@ -241,7 +241,7 @@ def flag(
 
 
 @app.command()
-def unset_flag(ctx: Context, name: str, reason: Reason, take_overdue: TakeOverdue = None) -> None:
+def unset_flag(ctx: RemoteContext, name: str, reason: Reason, take_overdue: TakeOverdue = None) -> None:
     """Reset a feature flag to the default of the code."""
     remote = ctx.obj
     now = remote.ask(lambda api: _flag(api, name))
@@ -287,7 +287,7 @@ async def _flag_rule(
 
 @app.command()
 def alarms(
-    ctx: Context,
+    ctx: RemoteContext,
     history: Annotated[bool, typer.Option("--all", help="Include cleared alarms.")] = False,
     limit: Limit = 50,
 ) -> None:
@@ -297,21 +297,21 @@ def alarms(
 
 @app.command()
 def clear_alarm(
-    ctx: Context, alarm_id: Annotated[str, typer.Argument(help="The id of an alarm.")], reason: Reason
+    ctx: RemoteContext, alarm_id: Annotated[str, typer.Argument(help="The id of an alarm.")], reason: Reason
 ) -> None:
     """Clear an alarm by hand. A measured alarm is raised again if its cause persists."""
     ctx.obj.post(_ALARM, "alarms", alarm_id, "clear", body={"reason": reason})
 
 
 @app.command()
-def free_channels(ctx: Context, reason: Reason) -> None:
+def free_channels(ctx: RemoteContext, reason: Reason) -> None:
     """Free all channels that Valkey holds for calls that Postgres does not have."""
     ctx.obj.post(("freed",), "channels", "free", body={"reason": reason})
 
 
 @app.command()
 def audit(
-    ctx: Context,
+    ctx: RemoteContext,
     action: Annotated[str, typer.Option(help="A whole action, or its first word: control.")] = "",
     actor: Annotated[str, typer.Option(help="Who did it.")] = "",
     subject: Annotated[str, typer.Option(help="To what.")] = "",

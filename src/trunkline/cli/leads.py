@@ -18,7 +18,16 @@ from uuid import uuid4
 import typer
 
 from trunkline.cli.console import out
-from trunkline.cli.control import Context, Limit, Remote, api_path, given, options, payload_of, remote_group
+from trunkline.cli.control import (
+    Limit,
+    Remote,
+    RemoteContext,
+    api_path,
+    given,
+    options,
+    payload_of,
+    remote_group,
+)
 from trunkline.cli.uploads import Format, upload_file
 from trunkline.client.leads import UPLOAD_TIMEOUT_S
 from trunkline.console.labels import money
@@ -50,7 +59,7 @@ _CHECK = ("gate", "open", "detail", "set_by", "until")
 
 @app.command()
 def create(
-    ctx: Context,
+    ctx: RemoteContext,
     phone: Annotated[str, typer.Option(help="Whom to call, best as E.164.")] = "",
     merchant_id: Merchant = "",
     request_id: Annotated[str, typer.Option(help="Your own id of the request. Left out: a new one.")] = "",
@@ -82,7 +91,7 @@ def create(
 
 @app.command("list")
 def list_leads(
-    ctx: Context,
+    ctx: RemoteContext,
     status: Annotated[LeadStatus | None, typer.Option(help="Only with this status.")] = None,
     merchant_id: Merchant = "",
     campaign_id: Campaign = "",
@@ -95,7 +104,7 @@ def list_leads(
 
 
 @app.command()
-def show(ctx: Context, lead_id: LeadId) -> None:
+def show(ctx: RemoteContext, lead_id: LeadId) -> None:
     """Everything about one lead: attempts, reasons, and what happened when."""
     remote = ctx.obj
     lead = remote.ask(lambda api: api.get(api_path("leads", lead_id)))
@@ -123,7 +132,7 @@ def show(ctx: Context, lead_id: LeadId) -> None:
 
 @app.command()
 def never_call(
-    ctx: Context,
+    ctx: RemoteContext,
     lead_id: LeadId,
     reason: Annotated[str, typer.Option(help="The reason, stored with the entry.")],
 ) -> None:
@@ -134,7 +143,7 @@ def never_call(
 
 
 @app.command()
-def why(ctx: Context, lead_id: LeadId) -> None:
+def why(ctx: RemoteContext, lead_id: LeadId) -> None:
     """Why a lead is not being called, and when it may be."""
     answer = ctx.obj.ask(lambda api: api.get(api_path("leads", lead_id, "why")))
     if not ctx.obj.as_json:
@@ -144,7 +153,7 @@ def why(ctx: Context, lead_id: LeadId) -> None:
 
 @app.command()
 def change(
-    ctx: Context,
+    ctx: RemoteContext,
     lead_id: LeadId,
     priority: Annotated[int | None, typer.Option(min=1, max=99)] = None,
     pool: Annotated[str, typer.Option(help="The number pool to dial from.")] = "",
@@ -158,7 +167,7 @@ def change(
 
 @app.command()
 def reschedule(
-    ctx: Context,
+    ctx: RemoteContext,
     lead_id: LeadId,
     at: Annotated[str, typer.Argument(help="When instead, for example 2030-05-01T09:30:00+02:00.")],
 ) -> None:
@@ -167,14 +176,14 @@ def reschedule(
 
 
 @app.command("dispatch-now")
-def dispatch_now(ctx: Context, lead_id: LeadId) -> None:
+def dispatch_now(ctx: RemoteContext, lead_id: LeadId) -> None:
     """Make a lead due at once. Windows, limits and stops apply as for every call."""
     ctx.obj.post(_ROW, "leads", lead_id, "dispatch-now")
 
 
 @app.command()
 def abort(
-    ctx: Context,
+    ctx: RemoteContext,
     reason: Reason,
     lead_ids: Annotated[list[str] | None, typer.Argument(help="Ids of leads.")] = None,
     merchant_id: Merchant = "",
@@ -215,7 +224,7 @@ def _abort(remote: Remote, body: dict[str, Any]) -> Counter[str]:
 
 @app.command()
 def reopen(
-    ctx: Context,
+    ctx: RemoteContext,
     reason: Annotated[str, typer.Option(help="The reason, for the audit log and the lead's timeline.")],
     lead_ids: Annotated[list[str] | None, typer.Argument(help="Ids of leads.")] = None,
     outcomes: Annotated[
@@ -284,7 +293,7 @@ def _since(text: str) -> str:
 
 @app.command()
 def upload(
-    ctx: Context,
+    ctx: RemoteContext,
     file: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help="CSV, JSON lines or a JSON array.")
     ],

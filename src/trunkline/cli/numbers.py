@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from trunkline.cli.console import out
-from trunkline.cli.control import Context, ControlCommandError, Limit, Values, api_path, remote_group
+from trunkline.cli.control import ControlCommandError, Limit, RemoteContext, Values, api_path, remote_group
 from trunkline.cli.resource import Resource
 from trunkline.client.errors import ApiError
 from trunkline.client.transport import Transport
@@ -68,7 +68,7 @@ NUMBERS.add_change(
 
 @app.command("list")
 def list_numbers(
-    ctx: Context, pool: Annotated[str, typer.Option(help="Of this pool.")] = "", limit: Limit = 50
+    ctx: RemoteContext, pool: Annotated[str, typer.Option(help="Of this pool.")] = "", limit: Limit = 50
 ) -> None:
     """Numbers, oldest first, with the channels that calls hold."""
     NUMBERS.list(ctx, pool=pool, limit=limit)
@@ -76,7 +76,7 @@ def list_numbers(
 
 @app.command("channels")
 def show_channels(
-    ctx: Context, which: Annotated[str, typer.Argument(help="The number itself, or its id.")]
+    ctx: RemoteContext, which: Annotated[str, typer.Argument(help="The number itself, or its id.")]
 ) -> None:
     """The call that holds each channel of a number, and since when."""
 
@@ -92,7 +92,7 @@ def show_channels(
 
 @app.command("remove")
 def remove_number(
-    ctx: Context,
+    ctx: RemoteContext,
     number_id: str,
     drain: Annotated[
         bool, typer.Option("--drain", help="If the number has live calls, set it to draining.")
@@ -104,7 +104,7 @@ def remove_number(
 
 @app.command("import")
 def import_numbers(
-    ctx: Context,
+    ctx: RemoteContext,
     carrier: Annotated[str, typer.Argument(help="twilio, plivo, exotel or vapi.")],
     only: Annotated[
         list[str] | None, typer.Option("--number", help="Only this one; may be repeated.")

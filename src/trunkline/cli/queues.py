@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trunkline.cli.control import Context, Limit, Reason, api_path, connect, given, json_of
+from trunkline.cli.control import Limit, Reason, RemoteContext, api_path, connect, given, json_of
 from trunkline.states import JobStatus, MailboxStatus, QueueKind, QueueStatus
 
 app = typer.Typer(
@@ -51,14 +51,14 @@ _KIND = ("kind", "reseller_id", "merchant_id", "secret", "created_at")
 
 
 @app.command("list")
-def list_queues(ctx: Context) -> None:
+def list_queues(ctx: RemoteContext) -> None:
     """Every queue, with the counts of what is in it, and which are paused."""
     _get(ctx, _QUEUE, "queues")
 
 
 @app.command()
 def items(
-    ctx: Context,
+    ctx: RemoteContext,
     of: Of,
     name: Queue,
     status: Annotated[QueueStatus | None, typer.Option(help="Only those with this status.")] = None,
@@ -69,14 +69,14 @@ def items(
 
 
 @app.command("show")
-def show_item(ctx: Context, of: Of, name: Queue, item: Item) -> None:
+def show_item(ctx: RemoteContext, of: Of, name: Queue, item: Item) -> None:
     """Everything about one job, or about one mailbox and its first pending events."""
     _show_one(ctx, "queues", of, name, item)
 
 
 @app.command("replay")
 def replay_queue(
-    ctx: Context,
+    ctx: RemoteContext,
     of: Of,
     name: Queue,
     reason: Reason,
@@ -92,19 +92,19 @@ def replay_queue(
 
 
 @app.command("pause")
-def pause_queue(ctx: Context, name: Queue, reason: Reason) -> None:
+def pause_queue(ctx: RemoteContext, name: Queue, reason: Reason) -> None:
     """Pause a queue of jobs: no job of it begins, running ones go on. Mailboxes cannot be paused."""
     _post(ctx, _QUEUE, "queues", QueueKind.JOBS, name, "pause", reason=reason)
 
 
 @app.command("resume")
-def resume_queue(ctx: Context, name: Queue) -> None:
+def resume_queue(ctx: RemoteContext, name: Queue) -> None:
     """Resume a queue of jobs."""
     _post(ctx, _QUEUE, "queues", QueueKind.JOBS, name, "resume")
 
 
 @app.command("cancel")
-def cancel_item(ctx: Context, name: Queue, job_id: JobId, reason: Reason) -> None:
+def cancel_item(ctx: RemoteContext, name: Queue, job_id: JobId, reason: Reason) -> None:
     """Cancel a waiting or running job."""
     _post(ctx, _ITEM, "queues", QueueKind.JOBS, name, job_id, "cancel", reason=reason)
 
@@ -114,7 +114,7 @@ def cancel_item(ctx: Context, name: Queue, job_id: JobId, reason: Reason) -> Non
 
 @jobs.command("list")
 def list_jobs(
-    ctx: Context,
+    ctx: RemoteContext,
     status: Annotated[JobStatus | None, typer.Option(help="Only jobs with this status.")] = None,
     job_type: Type = "",
     limit: Limit = 50,
@@ -124,14 +124,14 @@ def list_jobs(
 
 
 @jobs.command()
-def show(ctx: Context, job_id: JobId) -> None:
+def show(ctx: RemoteContext, job_id: JobId) -> None:
     """Everything about one job."""
     _show_one(ctx, "jobs", job_id)
 
 
 @jobs.command()
 def enqueue(
-    ctx: Context,
+    ctx: RemoteContext,
     job_type: Annotated[str, typer.Argument(metavar="TYPE", help="A type that allows it.")],
     payload: Annotated[str, typer.Option(help="The payload as JSON, as the job type declares it.")] = "{}",
     unique_key: Annotated[
@@ -163,20 +163,20 @@ def enqueue(
 
 
 @jobs.command()
-def retry(ctx: Context, job_id: JobId) -> None:
+def retry(ctx: RemoteContext, job_id: JobId) -> None:
     """Run a waiting job now, or replay a dead one."""
     _post(ctx, _JOB, "jobs", job_id, "retry")
 
 
 @jobs.command()
-def cancel(ctx: Context, job_id: JobId, reason: Reason) -> None:
+def cancel(ctx: RemoteContext, job_id: JobId, reason: Reason) -> None:
     """Cancel a waiting or running job."""
     _post(ctx, _JOB, "jobs", job_id, "cancel", reason=reason)
 
 
 @jobs.command()
 def dead(
-    ctx: Context,
+    ctx: RemoteContext,
     job_type: Type = "",
     replay: Annotated[bool, typer.Option("--replay", help="Replay all dead letters.")] = False,
     limit: Limit = 50,
@@ -189,19 +189,19 @@ def dead(
 
 
 @jobs.command()
-def types(ctx: Context) -> None:
+def types(ctx: RemoteContext) -> None:
     """Counts of jobs by type, and which types are paused."""
     _get(ctx, _TYPE, "jobs", "types")
 
 
 @jobs.command()
-def pause(ctx: Context, job_type: str, reason: Reason) -> None:
+def pause(ctx: RemoteContext, job_type: str, reason: Reason) -> None:
     """Pause a type of job: no job of it begins, running ones go on."""
     _post(ctx, _TYPE, "jobs", "types", job_type, "pause", reason=reason)
 
 
 @jobs.command()
-def resume(ctx: Context, job_type: str) -> None:
+def resume(ctx: RemoteContext, job_type: str) -> None:
     """Resume a type of job."""
     _post(ctx, _TYPE, "jobs", "types", job_type, "resume")
 
@@ -210,14 +210,14 @@ def resume(ctx: Context, job_type: str) -> None:
 
 
 @mailbox.command()
-def summary(ctx: Context) -> None:
+def summary(ctx: RemoteContext) -> None:
     """Queued, claimed and dead mailboxes, by kind."""
     _get(ctx, _SUMMARY, "mailboxes")
 
 
 @mailbox.command()
 def stuck(
-    ctx: Context,
+    ctx: RemoteContext,
     minutes: Annotated[float, typer.Option(min=0, help="Claimed by one worker for at least this long.")] = 10,
     limit: Limit = 50,
 ) -> None:
@@ -227,7 +227,7 @@ def stuck(
 
 @mailbox.command("list")
 def list_mailboxes(
-    ctx: Context,
+    ctx: RemoteContext,
     kind: Kind,
     status: Annotated[MailboxStatus | None, typer.Option(help="Only those with this status.")] = None,
     limit: Limit = 50,
@@ -237,14 +237,14 @@ def list_mailboxes(
 
 
 @mailbox.command("show")
-def show_mailbox(ctx: Context, kind: Kind, key: Key) -> None:
+def show_mailbox(ctx: RemoteContext, kind: Kind, key: Key) -> None:
     """Everything about one mailbox, and its first pending events."""
     _show_one(ctx, "mailboxes", kind, key)
 
 
 @mailbox.command()
 def events(
-    ctx: Context,
+    ctx: RemoteContext,
     kind: Kind,
     key: Key,
     which: Annotated[str, typer.Option(help="all, unprocessed or parked.")] = "all",
@@ -256,7 +256,7 @@ def events(
 
 @mailbox.command()
 def append(
-    ctx: Context,
+    ctx: RemoteContext,
     kind: Kind,
     key: Key,
     event_type: Annotated[str, typer.Argument(metavar="TYPE", help="What happened.")],
@@ -270,7 +270,7 @@ def append(
 
 @mailbox.command()
 def replay(
-    ctx: Context,
+    ctx: RemoteContext,
     kind: Kind,
     reason: Reason,
     key: Annotated[str, typer.Argument(help="The entity's name. Left out: all dead ones of the kind.")] = "",
@@ -287,7 +287,7 @@ def replay(
 
 @mailbox.command()
 def rename(
-    ctx: Context,
+    ctx: RemoteContext,
     kind: Annotated[str, typer.Argument(metavar="OLD", help="The old kind.")],
     to: Annotated[str, typer.Argument(metavar="NEW", help="The new kind.")],
     reason: Reason,
@@ -297,20 +297,20 @@ def rename(
 
 
 @mailbox.command("set-aside")
-def set_aside(ctx: Context, kind: Kind, key: Key, seq: int, reason: Reason) -> None:
+def set_aside(ctx: RemoteContext, kind: Kind, key: Key, seq: int, reason: Reason) -> None:
     """Park an event: the mailbox goes on without it."""
     _post(ctx, _MAILBOX, "mailboxes", kind, key, "set-aside", seq=seq, reason=reason)
 
 
 @mailbox.command()
-def kinds(ctx: Context, limit: Limit = 50) -> None:
+def kinds(ctx: RemoteContext, limit: Limit = 50) -> None:
     """Kinds with appends over HTTP, and their owners."""
     _get(ctx, _KIND, "mailbox-kinds", limit=limit)
 
 
 @mailbox.command("open")
 def open_kind(
-    ctx: Context,
+    ctx: RemoteContext,
     kind: Kind,
     reseller: Annotated[str, typer.Option(help="The owner.")] = "",
     merchant: Annotated[str, typer.Option(help="The owner.")] = "",
@@ -321,26 +321,26 @@ def open_kind(
 
 
 @mailbox.command("rotate-secret")
-def rotate_secret(ctx: Context, kind: Kind) -> None:
+def rotate_secret(ctx: RemoteContext, kind: Kind) -> None:
     """Rotate the secret; the old one is valid for another day."""
     _post(ctx, _KIND, "mailbox-kinds", kind, "rotate-secret")
 
 
 @mailbox.command("close")
-def close_kind(ctx: Context, kind: Kind) -> None:
+def close_kind(ctx: RemoteContext, kind: Kind) -> None:
     """Close a kind that has no mailboxes."""
     ctx.obj.ask(lambda api: api.delete(api_path("mailbox-kinds", kind)))
 
 
-def _get(ctx: Context, columns: tuple[str, ...], *path: str, **query: str | int | None) -> None:
+def _get(ctx: RemoteContext, columns: tuple[str, ...], *path: str, **query: str | int | None) -> None:
     ctx.obj.get(columns, *path, query=given(**query))
 
 
-def _post(ctx: Context, columns: tuple[str, ...], *path: str, **body: Any) -> None:
+def _post(ctx: RemoteContext, columns: tuple[str, ...], *path: str, **body: Any) -> None:
     ctx.obj.post(columns, *path, body=body)
 
 
-def _post_until_none(ctx: Context, *path: str, **body: Any) -> None:
+def _post_until_none(ctx: RemoteContext, *path: str, **body: Any) -> None:
     """The API does a thousand at a time: ask again until it did none, and show the sums."""
     remote = ctx.obj
     total: dict[str, Any] = {}
@@ -355,7 +355,7 @@ def _post_until_none(ctx: Context, *path: str, **body: Any) -> None:
     remote.show(total, tuple(total))
 
 
-def _show_one(ctx: Context, *path: str) -> None:
+def _show_one(ctx: RemoteContext, *path: str) -> None:
     remote = ctx.obj
     found = remote.ask(lambda api: api.get(api_path(*path)))
     if remote.as_json:

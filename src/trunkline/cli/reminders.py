@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from trunkline.cli.control import Context, Limit, api_path, given, options, payload_of, remote_group
+from trunkline.cli.control import Limit, RemoteContext, api_path, given, options, payload_of, remote_group
 
 app = remote_group("Create, find, skip, pause and cancel reminders.")
 
@@ -34,7 +34,7 @@ _OCCURRENCE = (
 
 @app.command()
 def create(
-    ctx: Context,
+    ctx: RemoteContext,
     phone: Annotated[str, typer.Option(help="Whom to call, best as E.164.")],
     starts_at: Annotated[str, typer.Option("--at", help="When, as wall time: 2030-05-01T09:00.")],
     timezone: Annotated[str, typer.Option(help="The time zone, for example Asia/Kolkata.")],
@@ -59,7 +59,7 @@ def create(
 
 @app.command()
 def change(
-    ctx: Context,
+    ctx: RemoteContext,
     reminder_id: ReminderId,
     message: Message = "",
     assistant_id: Assistant = "",
@@ -77,7 +77,7 @@ def change(
 
 @app.command("list")
 def list_reminders(
-    ctx: Context,
+    ctx: RemoteContext,
     merchant_id: Merchant = "",
     status: Annotated[str, typer.Option(help="ACTIVE, PAUSED or ENDED.")] = "",
     phone: Annotated[str, typer.Option(help="To this phone, with its country code.")] = "",
@@ -88,7 +88,7 @@ def list_reminders(
 
 
 @app.command()
-def show(ctx: Context, reminder_id: ReminderId, limit: Limit = 50) -> None:
+def show(ctx: RemoteContext, reminder_id: ReminderId, limit: Limit = 50) -> None:
     """A reminder, and its past occurrences."""
     remote, path = ctx.obj, api_path("reminders", reminder_id)
     reminder = remote.ask(lambda api: api.get(path))
@@ -100,7 +100,7 @@ def show(ctx: Context, reminder_id: ReminderId, limit: Limit = 50) -> None:
 
 @app.command()
 def upcoming(
-    ctx: Context, reminder_id: ReminderId, limit: Annotated[int, typer.Option(min=1, max=100)] = 10
+    ctx: RemoteContext, reminder_id: ReminderId, limit: Annotated[int, typer.Option(min=1, max=100)] = 10
 ) -> None:
     """The next occurrences."""
     ctx.obj.get(("wall_at", "at", "skipped"), "reminders", reminder_id, "upcoming", query={"limit": limit})
@@ -108,7 +108,7 @@ def upcoming(
 
 @app.command()
 def skip(
-    ctx: Context,
+    ctx: RemoteContext,
     reminder_id: ReminderId,
     at: Annotated[str, typer.Option(help="The occurrence, as wall time. Left out: the next one.")] = "",
 ) -> None:
@@ -117,26 +117,26 @@ def skip(
 
 
 @app.command("next")
-def ring_next(ctx: Context, reminder_id: ReminderId) -> None:
+def ring_next(ctx: RemoteContext, reminder_id: ReminderId) -> None:
     """Call the next occurrence now instead of at its time."""
     ctx.obj.post(_ROW, "reminders", reminder_id, "next")
 
 
 @app.command()
-def pause(ctx: Context, reminder_id: ReminderId) -> None:
+def pause(ctx: RemoteContext, reminder_id: ReminderId) -> None:
     """Pause a reminder: no calls until it is resumed."""
     ctx.obj.post(_ROW, "reminders", reminder_id, "pause")
 
 
 @app.command()
-def resume(ctx: Context, reminder_id: ReminderId) -> None:
+def resume(ctx: RemoteContext, reminder_id: ReminderId) -> None:
     """Resume a reminder, from its next occurrence on."""
     ctx.obj.post(_ROW, "reminders", reminder_id, "resume")
 
 
 @app.command()
 def cancel(
-    ctx: Context,
+    ctx: RemoteContext,
     reminder_id: ReminderId,
     hang_up: Annotated[bool, typer.Option("--hang-up", help="Hang up a live call.")] = False,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from trunkline.cli.control import Context, Limit, Values, api_path, given
+from trunkline.cli.control import Limit, RemoteContext, Values, api_path, given
 
 # As the value of an option, this word clears it.
 NONE = "none"
@@ -39,19 +39,19 @@ class Resource:
 
     def add_list(self, app: typer.Typer, explanation: str) -> None:
         @app.command("list", help=explanation)
-        def select(ctx: Context, limit: Limit = 50) -> None:
+        def select(ctx: RemoteContext, limit: Limit = 50) -> None:
             self.list(ctx, limit=limit)
 
     def add_show(self, app: typer.Typer, explanation: str) -> None:
         @app.command("show", help=explanation)
-        def show(ctx: Context, object_id: Key) -> None:
+        def show(ctx: RemoteContext, object_id: Key) -> None:
             ctx.obj.get(self.columns, self.what, object_id)
 
     def add_create(self, app: typer.Typer, new: type[Any], explanation: str) -> None:
         """The first field is the argument. A name that is left out is the id."""
         first, *others = fields(new)
 
-        def create(ctx: Context, **options: Any) -> None:
+        def create(ctx: RemoteContext, **options: Any) -> None:
             values = self._values(new, options)
             if "name" in options:
                 values.setdefault("name", values[first.name])
@@ -71,7 +71,7 @@ class Resource:
     ) -> None:
         """`prepare` may add to the fields that were given."""
 
-        def update(ctx: Context, object_id: str, **options: Any) -> None:
+        def update(ctx: RemoteContext, object_id: str, **options: Any) -> None:
             body = prepare(self._values(change, options))
             ctx.obj.patch(self.columns, self.what, object_id, body=body)
 
@@ -80,13 +80,13 @@ class Resource:
 
     def add_remove(self, app: typer.Typer, explanation: str) -> None:
         @app.command("remove", help=explanation)
-        def remove(ctx: Context, object_id: Key) -> None:
+        def remove(ctx: RemoteContext, object_id: Key) -> None:
             self.remove(ctx, object_id, {})
 
-    def list(self, ctx: Context, **query: Any) -> None:
+    def list(self, ctx: RemoteContext, **query: Any) -> None:
         ctx.obj.get(self.columns, self.what, query=given(**query))
 
-    def remove(self, ctx: Context, key: str, query: dict[str, str | int]) -> None:
+    def remove(self, ctx: RemoteContext, key: str, query: dict[str, str | int]) -> None:
         """Shows the object if it could not be removed yet."""
         left = ctx.obj.ask(lambda api: api.delete(api_path(self.what, key), query))
         ctx.obj.show(left or {"items": []}, self.columns)
@@ -146,6 +146,6 @@ def _add_command(
     parameters: list[inspect.Parameter],
 ) -> None:
     """Typer reads the options of a command from its signature."""
-    signature = inspect.Signature([_parameter("ctx", Context), *parameters])
+    signature = inspect.Signature([_parameter("ctx", RemoteContext), *parameters])
     command.__signature__ = signature  # type: ignore[attr-defined]  # not a function's by its type
     app.command(name, help=explanation)(command)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from trunkline.cli.console import out
-from trunkline.cli.control import Context, ControlCommandError, Values, api_path, remote_group
+from trunkline.cli.control import ControlCommandError, RemoteContext, Values, api_path, remote_group
 from trunkline.client.transport import Transport
 
 app = remote_group("Pods, the calls that have them, and merchants' tiers.")
@@ -36,7 +36,7 @@ Most = Annotated[int, typer.Option(min=1, max=1000, help="The maximum number of 
 
 @app.command()
 @of_pods.command()
-def status(ctx: Context) -> None:
+def status(ctx: RemoteContext) -> None:
     """The pools in numbers."""
     answer = ctx.obj.ask(lambda api: api.get(api_path("status")))
     ctx.obj.show(answer, _POOL, _pools(answer))
@@ -46,48 +46,48 @@ def status(ctx: Context) -> None:
 
 @app.command()
 @of_pods.command("list")
-def pods(ctx: Context, limit: Most = 200) -> None:
+def pods(ctx: RemoteContext, limit: Most = 200) -> None:
     """The pods, by name."""
     ctx.obj.get(_POD, "pods", query={"limit": limit})
 
 
 @app.command()
 @of_pods.command()
-def calls(ctx: Context, limit: Most = 200) -> None:
+def calls(ctx: RemoteContext, limit: Most = 200) -> None:
     """The calls that have a pod, oldest first."""
     ctx.obj.get(_CALL, "allocations", query={"limit": limit})
 
 
 @app.command()
 @of_pods.command()
-def drain(ctx: Context, pod: Pod) -> None:
+def drain(ctx: RemoteContext, pod: Pod) -> None:
     """Drain a pod: it gets no new calls until DRAINING_TTL has passed. Its live calls go on."""
     ctx.obj.post(_DRAINED, "drain", body={"pod_name": pod})
 
 
 @app.command()
 @of_pods.command()
-def undrain(ctx: Context, pod: Pod) -> None:
+def undrain(ctx: RemoteContext, pod: Pod) -> None:
     """End the drain of a pod."""
     ctx.obj.delete(_DRAINED, "drain", pod)
 
 
 @app.command()
-def reset(ctx: Context, pod: Pod) -> None:
+def reset(ctx: RemoteContext, pod: Pod) -> None:
     """Free a pod whose agent hangs: ends the allocations of its calls. Prints the calls that it still names, and
     those that hang."""
     ctx.obj.post(_RESET, "pods", pod, "reset")
 
 
 @app.command()
-def tiers(ctx: Context) -> None:
+def tiers(ctx: RemoteContext) -> None:
     """Merchants that have a tier of their own."""
     ctx.obj.get(_TIER, "router", "merchants")
 
 
 @app.command()
 def tier(
-    ctx: Context,
+    ctx: RemoteContext,
     merchant: Annotated[str, typer.Argument(help="The merchant.")],
     name: Annotated[str, typer.Argument(help="gold, standard, dedicated, or what TIER_CONFIG names.")] = "",
     pool: Annotated[str, typer.Option(help="With `dedicated`: the pool. Left out: the merchant's own.")] = "",
@@ -105,7 +105,7 @@ def tier(
 
 @app.command()
 def urls(
-    ctx: Context,
+    ctx: RemoteContext,
     merchant: Annotated[str, typer.Option(help="The merchant of the calls.")] = "",
     account: Annotated[str, typer.Option(help="The carrier's account.")] = "default",
 ) -> None:
@@ -117,7 +117,9 @@ def urls(
 
 
 @of_pods.command()
-def find(ctx: Context, call: Annotated[str, typer.Argument(help="The carrier's id of a call.")]) -> None:
+def find(
+    ctx: RemoteContext, call: Annotated[str, typer.Argument(help="The carrier's id of a call.")]
+) -> None:
     """The pod of a call. Exits with status 1 if it has none."""
 
     async def search(api: Transport) -> Values | None:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trunkline.cli.control import Context, Limit, options, remote_group
+from trunkline.cli.control import Limit, RemoteContext, options, remote_group
 from trunkline.cli.resource import Resource
 from trunkline.schema.keys import ApiKey, Me
 from trunkline.schema.tenants import (
@@ -52,7 +52,7 @@ KEYS = Resource("keys", ApiKey, hidden=("created_at", "created_by"))
 
 @merchants.command("list")
 def list_merchants(
-    ctx: Context,
+    ctx: RemoteContext,
     reseller: Annotated[str, typer.Option(help="The reseller it belongs to.")] = "",
     limit: Limit = 50,
 ) -> None:
@@ -62,7 +62,7 @@ def list_merchants(
 
 @keys.command()
 def create(
-    ctx: Context,
+    ctx: RemoteContext,
     name: Annotated[str, typer.Argument(help="What it is for.")],
     scopes: Annotated[
         list[str], typer.Option("--scope", help="admin, leads, router, read or jobs; may be repeated.")
@@ -85,12 +85,12 @@ KEYS.add_list(keys, "Keys, oldest first, revoked ones too.")
 
 
 @keys.command()
-def revoke(ctx: Context, key_id: Annotated[str, typer.Argument(help="The id of a key.")]) -> None:
+def revoke(ctx: RemoteContext, key_id: Annotated[str, typer.Argument(help="The id of a key.")]) -> None:
     """Revoke a key, within ten seconds everywhere. It cannot be undone."""
     ctx.obj.delete(KEYS.columns, "keys", key_id)
 
 
 @keys.command()
-def me(ctx: Context) -> None:
+def me(ctx: RemoteContext) -> None:
     """The owner and the scopes of the key."""
     ctx.obj.get([each.name for each in fields(Me)], "me")

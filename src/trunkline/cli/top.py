@@ -16,7 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from trunkline.cli.console import out
-from trunkline.cli.control import LOCAL_URL, Context, ControlCommandError, Remote, Url, api_path, connect
+from trunkline.cli.control import (
+    LOCAL_URL,
+    ControlCommandError,
+    Remote,
+    RemoteContext,
+    Url,
+    api_path,
+    connect,
+)
 from trunkline.client.errors import Unreachable
 from trunkline.client.transport import Transport
 
@@ -28,7 +36,7 @@ QUEUES_SHOWN = 10
 
 @app.callback()
 def top(
-    ctx: Context,
+    ctx: RemoteContext,
     url: Url = LOCAL_URL,
     key: Annotated[
         str,
