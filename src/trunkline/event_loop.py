@@ -100,7 +100,7 @@ class OnDemandTask:
 
     def start(self) -> None:
         """Begin, unless it runs."""
-        if not self.is_running:
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work(), name=self._name)
 
     async def idle(self) -> None:

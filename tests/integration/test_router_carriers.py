@@ -18,7 +18,7 @@ from tests.support.world import ALL_STANDARD
 from trunkline.api import router_bodies, router_endpoints
 from trunkline.api.router_carriers import CarrierApi, allocate_url
 from trunkline.api.server import HttpServer, bind
-from trunkline.api.webhooks.reading import PublicView
+from trunkline.api.webhooks.routes import PublicView, WebhookReader
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.router.allocation_notes import AllocationNotes
@@ -142,7 +142,8 @@ async def open_phones(
         carriers.replace_stored(stored)
 
     refresher = AccountRefresher(refresh, interval_s=0.0, wait_max_s=60.0)
-    face = CarrierApi(allocator, secrets, carriers, KEYS, PublicView(PUBLIC), fallback, refresher, hold_max_s)
+    reader = WebhookReader(carriers, KEYS, PublicView(PUBLIC), refresher)
+    face = CarrierApi(allocator, secrets, reader, fallback, hold_max_s)
     app = Starlette(routes=[hot.route() for hot in face.raw_routes()])
     server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()

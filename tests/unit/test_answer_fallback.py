@@ -17,9 +17,8 @@ from trunkline.telephony.callbacks import (
 )
 from trunkline.telephony.carrier import AnswerFallback, CallbackTag, CallEvent, Forged, WebhookRequest
 from trunkline.telephony.carrier_registry import CARRIERS
-from trunkline.telephony.documents import documents_for, last_resorts
+from trunkline.telephony.documents import documents_for, last_resorts, read_answer
 from trunkline.telephony.forms import FORM
-from trunkline.telephony.unproven import read_answer
 
 KEYS = CallbackKeys.from_secrets(["first secret"])
 MESSAGE = "Nobody is here."

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tests.support.api.webhooks import count
-from trunkline.api.webhooks.late_events import LateEvents
+from trunkline.api.webhooks.answers import LateEvents
 from trunkline.errors import StoreUnavailable
 from trunkline.mailbox.inbox import BadEvent
 from trunkline.store.mailboxes import NewEvent, Receipt

@@ -20,7 +20,7 @@ from trunkline.api.raw_routes import RawRoute, json_response
 from trunkline.api.router_bodies import BadRequest
 from trunkline.api.router_endpoints import asked_at_s, time_left_s
 from trunkline.api.webhooks.answers import document_response
-from trunkline.api.webhooks.reading import PublicView, as_sent, judge, refuse
+from trunkline.api.webhooks.routes import WebhookReader, refuse
 from trunkline.http.body import bounded_body
 from trunkline.in_time import in_time
 from trunkline.router.allocator import Allocator
@@ -29,7 +29,6 @@ from trunkline.router.tokens import StreamKeys
 from trunkline.routing import Allocation, Unallocated
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telemetry.outages import Outage
-from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import (
     DEFAULT_ACCOUNT,
@@ -39,7 +38,6 @@ from trunkline.telephony.carrier import (
     Documents,
     Forged,
 )
-from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
 
@@ -91,11 +89,8 @@ def allocate_url(base_url: str, keys: CallbackKeys, carrier: str, account: str, 
 class CarrierApi:
     allocator: Allocator
     stream_keys: StreamKeys
-    carriers: CarrierDirectory
-    keys: CallbackKeys
-    view: PublicView
+    reader: WebhookReader
     fallback: AnswerFallback
-    refresher: AccountRefresher | None = None
     hold_max_s: float = 0.0
     outage: Outage = field(default_factory=lambda: Outage("router.unavailable", what="document"))
 
@@ -154,21 +149,17 @@ class CarrierApi:
         if body is None:
             return Response(status_code=413)
         tag = CallbackTag(name, "inbound", None, account)
-        sent = as_sent(request, self.view.urls(request.scope), body, tag)
-        carrier, url, result = judge(self.carriers, tag, sent)
-        if isinstance(result, Forged) and self.refresher is not None:
-            await self.refresher.again()
-            carrier, url, result = judge(self.carriers, tag, sent)
+        urls = self.reader.view.urls(request.scope)
+        carrier, sent, result, _ = await self.reader.judge(request, urls, body, tag)
         if carrier is None or isinstance(result, Forged):
             return refuse(name, "forged", result.status if isinstance(result, Forged) else 403)
         # The query overrides the body: the signature covers both, and the URL names the merchant.
-        return VerifiedRequest(carrier, url, _fields(body) | query, begun_at_s)
+        return VerifiedRequest(carrier, sent.url, _fields(body) | query, begun_at_s)
 
     def _is_ours(self, carrier: str, account: str, secret: str) -> bool:
-        given = secret.encode()
+        given, keys = secret.encode(), self.reader.keys.keys
         # Every key is tried, whether one fits or not, so the time does not reveal which one signed.
-        fits = [hmac.compare_digest(_secret(key, carrier, account).encode(), given) for key in self.keys.keys]
-        return True in fits
+        return True in [hmac.compare_digest(_secret(key, carrier, account).encode(), given) for key in keys]
 
 
 def _secret(key: bytes, carrier: str, account: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from trunkline.api.webhooks.late_events import LateEvents
+from trunkline.api.webhooks.answers import LateEvents
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import RouterBus

@@ -15,8 +15,7 @@ from trunkline.api.router_endpoints import RouterEndpoints
 from trunkline.api.router_merchants import MerchantApi
 from trunkline.api.store import Store
 from trunkline.api.webhooks.answers import Answers
-from trunkline.api.webhooks.reading import PublicView, WebhookReader
-from trunkline.api.webhooks.routes import WebhookRoutes
+from trunkline.api.webhooks.routes import PublicView, WebhookReader, WebhookRoutes
 from trunkline.api.write_guard import WriteGuard
 from trunkline.app.components import (
     CallRouter,
@@ -121,11 +120,8 @@ class HttpSurface:
         carriers = CarrierApi(
             router.allocator,
             router.stream_keys,
-            ingress.carriers,
-            keys,
-            self._view,
+            WebhookReader(ingress.carriers, keys, self._view, refresher),
             self._runtime.answer_fallback,
-            refresher,
             self._runtime.settings.router.hold_max_s,
         )
         merchants = MerchantApi(store, router.bus, ingress.carriers, keys, self._runtime.public_base_url)

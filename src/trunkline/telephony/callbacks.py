@@ -11,6 +11,7 @@ that was reserved for the call.
 """
 
 import hmac
+import re
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,14 +27,13 @@ from trunkline.telephony.carrier import (
     CallbackTag,
     Forged,
     ReservedAgent,
-    WebhookRequest,
 )
 from trunkline.telephony.forms import read_form
 from trunkline.value import Value
 
 __all__ = [
     "TURN_MAX", "CallbackKeys", "CallbackTag", "StoredTag", "attempt_in", "basic_password", "callback_url",
-    "fallback_of", "is_fallback", "signed_attempt", "tag_of", "verified_attempt", "verify_callback",
+    "fallback_of", "is_fallback", "signed_attempt", "verified_attempt", "verify_callback",
 ]  # fmt: skip
 
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}
@@ -44,7 +44,18 @@ TURN_MAX = 2
 # Replaces the account's name, which cannot contain it: a tag stored at the carrier verifies no URL.
 _STORED = "\n"
 _FALLBACK = "fallback=1"
-_NAMED = ("sig", "attempt", "account", "turn", "agent", "held")
+_UUID = "[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+_AGENT = r"(0|[1-9a-f][0-9a-f]{0,15})\.(0|[1-9a-f][0-9a-f]{0,15})"
+# What a callback URL may name, each at most once, and how it is written.
+_NAMED = {
+    "sig": re.compile(".*", re.DOTALL),
+    "attempt": re.compile(_UUID),
+    "account": re.compile(".*", re.DOTALL),
+    "turn": re.compile(f"[0-{TURN_MAX}]"),
+    "agent": re.compile(_AGENT),
+    "held": re.compile("[1-9][0-9]{0,3}"),
+}
+_STORED_TAG = re.compile(rf"(?P<attempt>{_UUID})(\.(?P<agent>{_AGENT}))?\.(?P<signature>[^.]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,41 +116,27 @@ def _verify(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
     if len(path) < 4 or path[-3] != "webhooks" or path[-1] not in _KINDS:
         return Forged("not a callback URL")
     kind = _KINDS[path[-1]]
-    named: dict[str, list[str]] = {name: [] for name in _NAMED}
+    named: dict[str, str] = {}
     for name, value in read_form(query.encode("utf-8", "replace")) or ():
-        if name in named:
-            named[name].append(value)
-    if len(named["sig"]) != 1 or any(len(values) > 1 for values in named.values()):
-        return Forged("callback signature missing")
-    attempt_id = _uuid(named["attempt"][0]) if named["attempt"] else None
-    if named["attempt"] and attempt_id is None:
-        return Forged("attempt id unreadable")
-    account = named["account"][0] if named["account"] else DEFAULT_ACCOUNT
-    turn = _turn(named["turn"]) if kind == "resume" else 0
-    if turn is None:
-        return Forged("turn unreadable")
-    agent = _agent(named["agent"][0]) if named["agent"] else None
-    if named["agent"] and agent is None:
-        return Forged("agent unreadable")
-    held = _held(named["held"])
-    if held is None:
-        return Forged("held unreadable")
-    tag = CallbackTag(path[-2], kind, attempt_id, account, turn, agent, held)
-    if not _signed_by_any(keys, named["sig"][0], tag):
-        return Forged("callback signature wrong")
-    return tag
+        if name in _NAMED:
+            if name in named or not _NAMED[name].fullmatch(value):
+                return Forged(f"{name} unreadable")
+            named[name] = value
+    if "sig" not in named or ("turn" in named) != (kind == "resume"):
+        return Forged("callback signature or turn missing")
+    tag = CallbackTag(
+        path[-2],
+        kind,
+        UUID(named["attempt"]) if "attempt" in named else None,
+        named.get("account", DEFAULT_ACCOUNT),
+        int(named.get("turn", 0)),
+        _agent(named["agent"]) if "agent" in named else None,
+        int(named.get("held", 0)),
+    )
+    return tag if _signed_by_any(keys, named["sig"], tag) else Forged("callback signature wrong")
 
 
 _remembered = lru_cache(maxsize=4096)(_verify)
-
-
-def tag_of(request: WebhookRequest, keys: CallbackKeys, carrier: str) -> CallbackTag | Forged:
-    """The tag of a webhook's URL, verified here unless the caller has done so. A URL made for one carrier is refused
-    for another."""
-    tag = request.tag or verify_callback(request.url, keys)
-    if isinstance(tag, CallbackTag) and tag.carrier != carrier:
-        return Forged("callback of another carrier")
-    return tag
 
 
 class StoredTag(Value, frozen=True):
@@ -159,12 +156,12 @@ def signed_attempt(
 
 
 def verified_attempt(text: str, carrier: str, keys: CallbackKeys) -> StoredTag | None:
-    name, *kept, signature = text.split(".") if "." in text else (text, "")
-    attempt_id, agent = _uuid(name), _agent(".".join(kept)) if kept else None
-    if attempt_id is None or (kept and agent is None):
+    found = _STORED_TAG.fullmatch(text)
+    if found is None:
         return None
+    attempt_id, agent = UUID(found["attempt"]), _agent(found["agent"]) if found["agent"] else None
     tag = CallbackTag(carrier, "status", attempt_id, _STORED, agent=agent)
-    return StoredTag(attempt_id, agent) if _signed_by_any(keys, signature, tag) else None
+    return StoredTag(attempt_id, agent) if _signed_by_any(keys, found["signature"], tag) else None
 
 
 def basic_password(carrier: str, account: str, key: bytes) -> str:
@@ -200,32 +197,10 @@ def _signed_by_any(keys: CallbackKeys, signature: str, tag: CallbackTag) -> bool
     return any(matches)
 
 
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
-
-
 def _agent_text(agent: ReservedAgent) -> str:
     return f"{agent.incarnation:x}.{agent.until_s:x}"
 
 
-def _agent(text: str) -> ReservedAgent | None:
+def _agent(text: str) -> ReservedAgent:
     incarnation, _, until_s = text.partition(".")
-    try:
-        agent = ReservedAgent(int(incarnation, 16), int(until_s, 16))
-    except ValueError:
-        return None
-    return agent if _agent_text(agent) == text else None
-
-
-def _held(values: list[str]) -> int | None:
-    if not values:
-        return 0
-    text = values[0]
-    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) <= 4 and text[0] != "0" else None
-
-
-def _turn(values: list[str]) -> int | None:
-    return int(values[0]) if values and values[0] in {str(turn) for turn in range(TURN_MAX + 1)} else None
+    return ReservedAgent(int(incarnation, 16), int(until_s, 16))

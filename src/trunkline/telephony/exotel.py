@@ -15,7 +15,7 @@ import msgspec
 from trunkline.clock import Clock
 from trunkline.http.carrier_session import CarrierSession, basic
 from trunkline.http.connections import HttpReply
-from trunkline.telephony.callbacks import basic_password, signed_attempt, tag_of
+from trunkline.telephony.callbacks import basic_password, signed_attempt
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
@@ -40,7 +40,7 @@ from trunkline.telephony.carrier import (
 )
 from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError
 from trunkline.telephony.exotel_webhooks import INDIA, STATUSES, Locale, read_event, with_legs
-from trunkline.telephony.forms import FORM, JSON, Fields, json_object, whole
+from trunkline.telephony.forms import FORM, JSON, fields_of, json_object, whole
 from trunkline.telephony.http_carrier import (
     ACCOUNT_PAGES_MAX,
     CarrierError,
@@ -52,7 +52,6 @@ from trunkline.telephony.http_carrier import (
     whole_list,
     with_query,
 )
-from trunkline.telephony.webhook_events import fields_of
 
 FLOW_URL = "http://my.exotel.com/{sid}/exoml/start_voice/{app_id}"
 BASIC_USER = "trunkline"
@@ -199,17 +198,12 @@ class Exotel(ExotelDocuments, HttpCarrier):
             form.append(("Record", "true"))
         return urlencode(form).encode()
 
-    def _verified(self, request: WebhookRequest) -> Fields | Forged | Unreadable:
-        """The URL's secret first: whoever does not know it is not challenged for a password."""
-        tag = tag_of(request, self._callback_keys, self.name)
-        if isinstance(tag, Forged):
-            return tag
+    def _read(self, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
         if not self._is_password_right(request):
             return Forged("password missing or wrong", status=401)
         fields = fields_of(request)
-        return Unreadable("not a form") if fields is None else fields
-
-    def _event(self, fields: Fields, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
+        if fields is None:
+            return Unreadable("not a form")
         return read_event(with_legs(fields, request.body), tag, self._callback_keys, self._locale)
 
     def _is_password_right(self, request: WebhookRequest) -> bool:

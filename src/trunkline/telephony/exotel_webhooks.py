@@ -12,8 +12,7 @@ from zoneinfo import ZoneInfo
 from trunkline.moments import read_moment
 from trunkline.telephony.callbacks import CallbackKeys, verified_attempt
 from trunkline.telephony.carrier import CallbackTag, CallEvent, EventKind, Unreadable, WebhookResult
-from trunkline.telephony.forms import Fields, json_object, whole
-from trunkline.telephony.webhook_events import Statuses
+from trunkline.telephony.forms import Fields, Statuses, json_object, whole
 
 # `in-progress` is the status from the request on: it proves that a call is live, not that it was answered.
 STATUSES = Statuses(

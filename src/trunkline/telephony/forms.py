@@ -1,7 +1,8 @@
-"""Parses bodies into fields (forms, multipart forms and flat JSON), and the counts and costs in them. Pure and
-bounded."""
+"""Parses what carriers send: bodies into fields (forms, multipart forms and flat JSON), and the counts, the costs and
+the words for states and kinds in them. Pure and bounded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from email.errors import MessageError
 from email.parser import BytesParser
@@ -11,7 +12,15 @@ from urllib.parse import parse_qsl, quote_plus, unquote_to_bytes, urlsplit
 
 import msgspec
 
-from trunkline.telephony.carrier import CarrierCost
+from trunkline.telephony.carrier import (
+    CallbackTag,
+    CallState,
+    CarrierCost,
+    EndReason,
+    EventKind,
+    Unreadable,
+    WebhookRequest,
+)
 
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
@@ -24,6 +33,63 @@ MICROS = 1_000_000
 Fields = Sequence[tuple[str, str]]
 
 _QUOTED = {code: quote_plus(chr(code)) for code in range(128)}
+
+KINDS: Mapping[CallState, EventKind] = {
+    "queued": "initiated",
+    "ringing": "ringing",
+    "answered": "answered",
+    "ended": "ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Statuses:
+    """A carrier's words for the states of a call."""
+
+    live: Mapping[str, CallState]
+    ended: Mapping[str, EndReason]
+
+    def state(self, status: str) -> CallState | None:
+        return "ended" if status in self.ended else self.live.get(status)
+
+
+@dataclass(frozen=True, slots=True)
+class EventFields:
+    """The fields by which Twilio and Plivo say what a webhook is about."""
+
+    statuses: Statuses
+    # Webhooks about recordings have this one, whatever their URL.
+    recording: str
+    stream: str
+    stream_kinds: Mapping[str, EventKind]
+    # What distinguishes events of one kind, by callback. `status` is for all others.
+    marks: Mapping[str, tuple[str, ...]]
+
+    def identify(
+        self, call_id: str, fields: Mapping[str, str], tag: CallbackTag
+    ) -> tuple[EventKind, str] | Unreadable:
+        """The kind of the event, and the key that its repeats have too."""
+        about = "recording" if self.recording in fields else tag.kind
+        kind: EventKind | None
+        match about:
+            case "recording" | "machine":
+                kind = about
+            case "stream":
+                kind = self.stream_kinds.get(fields.get(self.stream, ""))
+            case _:
+                state = self.statuses.state(fields.get("CallStatus", ""))
+                kind = KINDS[state] if state else None
+        if kind is None:
+            return Unreadable("stream event unknown" if about == "stream" else "call status unknown")
+        marks = [fields.get(name, "") for name in self.marks.get(about) or self.marks["status"]]
+        return kind, f"{call_id}:{tag.kind}:{kind}:{':'.join(marks)}"
+
+
+def fields_of(request: WebhookRequest) -> Fields | None:
+    """The fields of a query or of a body; None for a body that does not match its content type."""
+    if request.method != "POST":
+        return read_query(request.url)
+    return read_fields(request.headers.get("content-type", ""), request.body)
 
 
 def media_type(content_type: str) -> str:
@@ -51,7 +117,7 @@ def read_form(body: bytes) -> Fields | None:
         for part in body.decode().replace("+", " ").split("&"):
             name, _, value = part.partition("=")
             if "%" in part:
-                fields.append((_unquoted(name), _unquoted(value)))
+                fields.append((unquote_to_bytes(name).decode(), unquote_to_bytes(value).decode()))
             elif part:
                 fields.append((name, value))
     except ValueError:
@@ -113,31 +179,24 @@ def _quoted(text: str) -> str:
     return text.translate(_QUOTED) if text.isascii() else quote_plus(text)
 
 
-def _unquoted(text: str) -> str:
-    return unquote_to_bytes(text).decode() if "%" in text else text
-
-
 def _flat(values: dict[str, Any]) -> Fields | None:
     """Top-level values as text. The carrier's own parser reads nested ones."""
-    plain = [(name, _text(value)) for name, value in values.items() if not isinstance(value, dict | list)]
+    plain = [
+        (name, "" if value is None else str(value))
+        for name, value in values.items()
+        if not isinstance(value, dict | list)
+    ]
     return plain if 0 < len(plain) <= FIELDS_MAX else None
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def _multipart(content_type: str, body: bytes) -> Fields | None:
     head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     try:
         message = BytesParser(policy=HTTP).parsebytes(head + body)
-        fields = [(_name_of(part), part.get_content()) for part in message.iter_parts()]
+        parts = [*message.iter_parts()]
+        fields = [(str(part["content-disposition"].params["name"]), part.get_content()) for part in parts]
     except (MessageError, LookupError, ValueError, KeyError, AttributeError, TypeError):
         return None
     if not message.is_multipart() or not 0 < len(fields) <= FIELDS_MAX:
         return None
     return [(name, value.rstrip("\r\n")) for name, value in fields if isinstance(value, str)]
-
-
-def _name_of(part: Any) -> str:
-    return str(part["content-disposition"].params["name"])

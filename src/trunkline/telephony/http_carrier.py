@@ -12,11 +12,12 @@ from urllib.parse import quote, urlencode, urlsplit
 from trunkline.clock import Clock, SystemClock
 from trunkline.http.carrier_session import CarrierSession
 from trunkline.http.connections import Exchange, HttpReply, NotSent, ReplyLost, why
-from trunkline.telephony.callbacks import tag_of
+from trunkline.telephony.callbacks import verify_callback
 from trunkline.telephony.carrier import (
     Accepted,
     Blame,
     CallbackTag,
+    CallEvent,
     CallView,
     Forged,
     InDoubt,
@@ -28,14 +29,13 @@ from trunkline.telephony.carrier import (
     Rejected,
     Throttled,
     Unavailable,
-    Unreadable,
     WebhookRequest,
     WebhookResult,
 )
 from trunkline.telephony.carrier_registry import CarrierAccount
-from trunkline.telephony.forms import Fields, json_object
+from trunkline.telephony.forms import json_object
 from trunkline.telephony.reply_rules import judge
-from trunkline.telephony.webhook_events import accept_event
+from trunkline.value import replace
 
 # For a 429 without a time. One second is the pace of the slowest account.
 RETRY_AFTER_DEFAULT_S = 1.0
@@ -43,6 +43,9 @@ RETRY_AFTER_MAX_S = 3600.0
 # Bounds a list that never ends. At 20 calls per page, the smallest page size of any carrier, that is a million calls.
 ACCOUNT_PAGES_MAX = 50_000
 NUMBER_PAGES_MAX = 50
+EVENT_AGE_MAX_S = 86_400.0
+# Clocks differ by less. An event further ahead is in another time zone than assumed.
+EVENT_AHEAD_MAX_S = 60.0
 # Twilio and Vapi reply 401 to wrong credentials, Exotel and Plivo may reply 403.
 _UNAUTHORIZED = (401, 403)
 
@@ -107,11 +110,8 @@ class HttpCarrier(ABC):
     def _read_numbers(self, body: bytes) -> ListPage[str] | None: ...
 
     @abstractmethod
-    def _verified(self, request: WebhookRequest) -> Fields | Forged | Unreadable:
-        """The fields of a webhook that the carrier sent."""
-
-    @abstractmethod
-    def _event(self, fields: Fields, request: WebhookRequest, tag: CallbackTag) -> WebhookResult: ...
+    def _read(self, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
+        """The event of a webhook, if the carrier sent it. `tag` is that of its URL."""
 
     @classmethod
     def classify(cls, exchange: Exchange) -> PlaceResult:
@@ -153,13 +153,23 @@ class HttpCarrier(ABC):
         return list(numbers)
 
     def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
-        fields = self._verified(request)
-        if isinstance(fields, Forged | Unreadable):
-            return fields
-        tag = tag_of(request, self._callback_keys, self.name)
+        """The URL first: whoever does not know its secret is not challenged for a password. A URL that was made for one
+        carrier is refused for another, and so are stale events, and outbound ones without an attempt."""
+        tag = request.tag or verify_callback(request.url, self._callback_keys)
         if isinstance(tag, Forged):
             return tag
-        return accept_event(self._event(fields, request, tag), tag, self._clock.now())
+        if tag.carrier != self.name:
+            return Forged("callback of another carrier")
+        event = self._read(request, tag)
+        if not isinstance(event, CallEvent):
+            return event
+        if event.attempt_id is None and event.direction == "outbound" and tag.kind != "inbound":
+            return Forged("callback without its attempt")
+        age_s = (self._clock.now() - event.at).total_seconds() if event.at else 0.0
+        if age_s > EVENT_AGE_MAX_S:
+            return Forged("stale")
+        # Then the time of its arrival counts.
+        return replace(event, at=None) if age_s < -EVENT_AHEAD_MAX_S else event
 
     def entry_url(self, url: str) -> str:
         return url

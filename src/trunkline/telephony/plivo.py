@@ -34,7 +34,7 @@ from trunkline.telephony.carrier import (
     WebhookResult,
 )
 from trunkline.telephony.carrier_registry import CarrierAccount
-from trunkline.telephony.forms import JSON, Fields, cost_of, json_object, whole
+from trunkline.telephony.forms import JSON, cost_of, json_object, whole
 from trunkline.telephony.http_carrier import (
     ACCOUNT_PAGES_MAX,
     CarrierError,
@@ -218,12 +218,9 @@ class Plivo(PlivoDocuments, HttpCarrier):
     def _call_url(self, call_id: str) -> str:
         return f"{self._calls_url}{_safe(call_id)}/"
 
-    def _verified(self, request: WebhookRequest) -> Fields | Forged:
+    def _read(self, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
         fields = verified_fields(request, self._auth_tokens)
-        return Forged("carrier signature wrong") if fields is None else fields
-
-    def _event(self, fields: Fields, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
-        return read_event(dict(fields), tag)
+        return Forged("carrier signature wrong") if fields is None else read_event(dict(fields), tag)
 
     @staticmethod
     def accepted(reply: HttpReply) -> Accepted | None:

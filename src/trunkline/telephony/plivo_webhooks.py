@@ -14,9 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from trunkline.telephony.carrier import CallbackTag, CallEvent, Unreadable, WebhookRequest, WebhookResult
-from trunkline.telephony.forms import Fields, cost_of, read_fields, read_query, whole
+from trunkline.telephony.forms import (
+    EventFields,
+    Fields,
+    Statuses,
+    cost_of,
+    fields_of,
+    read_query,
+    whole,
+)
 from trunkline.telephony.reply_rules import our_fault
-from trunkline.telephony.webhook_events import EventFields, Statuses
 
 # Plivo sends each twice: signed with the subaccount's token, and (Ma) with the main account's.
 V3_HEADERS = ("x-plivo-signature-v3", "x-plivo-signature-ma-v3")
@@ -69,7 +76,7 @@ _SAFE_FIELDS = frozenset(
 
 
 def signature_v3(auth_token: str, method: str, url: str, fields: Fields, nonce: str) -> str:
-    return _proof(auth_token, f"{_base(method, url, fields)}.{nonce}")
+    return _proof(auth_token, f"{_base(url, fields if method == 'POST' else ())}.{nonce}")
 
 
 def signature_v2(auth_token: str, url: str, nonce: str) -> str:
@@ -81,14 +88,15 @@ def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fiel
 
     V2 counts only if there is no V3 at all: it does not cover the body.
     """
-    fields = _fields(request)
+    is_post, headers = request.method == "POST", request.headers
+    if request.body and not is_post:
+        return None
+    fields = () if is_post and not request.body else fields_of(request)
     if fields is None:
         return None
-    headers = request.headers
     given = _given(headers.get(name, "") for name in V3_HEADERS)
     if given:
-        post_fields = fields if request.method == "POST" else ()
-        base = f"{_base(request.method, request.url, post_fields)}.{headers.get(V3_NONCE, '')}"
+        base = f"{_base(request.url, fields if is_post else ())}.{headers.get(V3_NONCE, '')}"
     else:
         given = _given(headers.get(name, "") for name in V2_HEADERS)
         base = _bare(request.url) + headers.get(V2_NONCE, "")
@@ -98,22 +106,14 @@ def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fiel
     return fields if any(matches) else None
 
 
-def _fields(request: WebhookRequest) -> Fields | None:
-    if request.method != "POST":
-        return read_query(request.url) if not request.body else None
-    if not request.body:
-        return ()
-    return read_fields(request.headers.get("content-type", ""), request.body)
-
-
 def _given(values: Iterable[str]) -> list[bytes]:
     """Each header may be a list, one signature per present token of the account."""
     return [text.strip().encode() for value in values for text in value.split(",") if text.strip()]
 
 
-def _base(method: str, url: str, fields: Fields) -> str:
+def _base(url: str, fields: Fields) -> str:
     query = "&".join([f"{name}={value}" for name, value in sorted(read_query(url))])
-    if method != "POST" or not fields:
+    if not fields:
         return _bare(url) + (f"?{query}" if query else "")
     signed = "".join([name + value for name, value in sorted(fields)])
     return f"{_bare(url)}?{query}{'.' if query else ''}{signed}"
@@ -138,15 +138,16 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
     call_id, *others = list(dict.fromkeys(name for name in names if name)) or [""]
     if not call_id:
         return Unreadable("no CallUUID")
-    kind = _FIELDS.kind(fields, tag)
-    if isinstance(kind, Unreadable):
-        return kind
+    identified = _FIELDS.identify(call_id, fields, tag)
+    if isinstance(identified, Unreadable):
+        return identified
+    kind, dedupe_key = identified
     status = fields.get("CallStatus", "")
     return CallEvent(
         call_id=call_id,
         kind=kind,
         callback=tag.kind,
-        dedupe_key=_FIELDS.dedupe_key(call_id, kind, fields, tag),
+        dedupe_key=dedupe_key,
         attempt_id=tag.attempt_id,
         alias_ids=tuple(others),
         is_leg_id=not any(names[:2]),

@@ -27,7 +27,7 @@ from trunkline.telephony.carrier import (
     WebhookResult,
 )
 from trunkline.telephony.carrier_registry import CarrierAccount
-from trunkline.telephony.forms import FORM, Fields, cost_of, json_object, whole, write_form
+from trunkline.telephony.forms import FORM, cost_of, json_object, whole, write_form
 from trunkline.telephony.http_carrier import (
     ACCOUNT_PAGES_MAX,
     CarrierError,
@@ -180,11 +180,10 @@ class Twilio(TwilioDocuments, HttpCarrier):
     def _call_url(self, call_id: str) -> str:
         return f"{self._account_url}/Calls/{quoted(call_id)}.json"
 
-    def _verified(self, request: WebhookRequest) -> Fields | Forged:
+    def _read(self, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
         fields = verified_fields(request, self._auth_tokens)
-        return Forged("carrier signature wrong") if fields is None else fields
-
-    def _event(self, fields: Fields, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
+        if fields is None:
+            return Forged("carrier signature wrong")
         if "json" in request.headers.get("content-type", ""):
             fields = [(name, str(value)) for name, value in json_object(request.body).items()]
         return read_event(dict(fields), tag)
@@ -250,9 +249,9 @@ def _view(call: object) -> CallView | None:
         status=status,
         state=state,
         reason=STATUSES.ended.get(status),
-        created_at=moment(call.get("date_created")),
-        started_at=moment(call.get("start_time")),
-        ended_at=moment(call.get("end_time")),
+        created_at=moment(str(call.get("date_created") or "")),
+        started_at=moment(str(call.get("start_time") or "")),
+        ended_at=moment(str(call.get("end_time") or "")),
         duration_s=whole(call.get("duration")),
         direction="inbound" if call.get("direction") == "inbound" else "outbound",
         cost=cost_of(call.get("price"), call.get("price_unit")),

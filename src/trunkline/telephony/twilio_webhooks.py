@@ -7,6 +7,7 @@ covered by its SHA-256 in the signed query instead (`bodySHA256`).
 import hmac
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -14,9 +15,17 @@ from hashlib import sha256
 from urllib.parse import urlsplit, urlunsplit
 
 from trunkline.telephony.carrier import CallbackTag, CallEvent, Unreadable, WebhookRequest, WebhookResult
-from trunkline.telephony.forms import FORM, Fields, media_type, read_form, read_query, whole
+from trunkline.telephony.forms import (
+    FORM,
+    EventFields,
+    Fields,
+    Statuses,
+    media_type,
+    read_form,
+    read_query,
+    whole,
+)
 from trunkline.telephony.reply_rules import our_fault
-from trunkline.telephony.webhook_events import EventFields, Statuses
 
 HEADER = "x-twilio-signature"
 STATUSES = Statuses(
@@ -59,36 +68,29 @@ _SAFE_FIELDS = frozenset(
 
 
 def signature(auth_token: str, url: str, fields: Iterable[tuple[str, str]] = ()) -> str:
-    return _proof(auth_token, url + _joined(fields))
+    """Names in order, each name's values without repeats and in order."""
+    signed = url + "".join([name + value for name, value in sorted(set(fields))])
+    return b64encode(hmac.digest(auth_token.encode(), signed.encode(), "sha1")).decode()
 
 
 def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fields | None:
     """The fields of a request that Twilio signed with one of these tokens, else None."""
-    given = request.headers.get(HEADER, "").encode()
-    fields = _post_fields(request)
+    given, fields = request.headers.get(HEADER, "").encode(), _signed_fields(request)
     if not given or fields is None:
         return None
-    signed = _joined(fields)
     for url in _with_and_without_port(request.url):
         for token in auth_tokens:
-            if hmac.compare_digest(_proof(token, url + signed).encode(), given):
+            if hmac.compare_digest(signature(token, url, fields).encode(), given):
                 return fields if request.method == "POST" else read_query(request.url)
     return None
 
 
-def _joined(fields: Iterable[tuple[str, str]]) -> str:
-    """A set of pairs, sorted: names in order, each name's values without repeats and in order."""
-    return "".join([name + value for name, value in sorted(set(fields))])
-
-
-def _proof(auth_token: str, signed: str) -> str:
-    return b64encode(hmac.digest(auth_token.encode(), signed.encode(), "sha1")).decode()
-
-
-def _post_fields(request: WebhookRequest) -> Fields | None:
+def _signed_fields(request: WebhookRequest) -> Fields | None:
     """The fields of the body that the signature covers. None: it does not cover the body, which cannot be trusted."""
-    if request.method != "POST" or not request.body:
-        return () if not request.body else None
+    if not request.body:
+        return ()
+    if request.method != "POST":
+        return None
     if media_type(request.headers.get("content-type", "")) == FORM:
         return read_form(request.body)
     digest = dict(read_query(request.url)).get("bodySHA256", "")
@@ -113,15 +115,16 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
     call_id = fields.get("CallSid", "")
     if not call_id:
         return Unreadable("no CallSid")
-    kind = _FIELDS.kind(fields, tag)
-    if isinstance(kind, Unreadable):
-        return kind
+    identified = _FIELDS.identify(call_id, fields, tag)
+    if isinstance(identified, Unreadable):
+        return identified
+    kind, dedupe_key = identified
     status = fields.get("CallStatus", "")
     return CallEvent(
         call_id=call_id,
         kind=kind,
         callback=tag.kind,
-        dedupe_key=_FIELDS.dedupe_key(call_id, kind, fields, tag),
+        dedupe_key=dedupe_key,
         attempt_id=tag.attempt_id,
         sequence=whole(fields.get("SequenceNumber")),
         carrier_status=status,
@@ -137,20 +140,12 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
     )
 
 
-def moment(text: object) -> datetime | None:
-    return _moment(text) if isinstance(text, str) and text else None
-
-
 @lru_cache(maxsize=64)
-def _moment(text: str) -> datetime | None:
+def moment(text: str | None) -> datetime | None:
     """Twilio's dates are RFC 2822, in whole seconds, UTC. Events of one second have the same date. Those of streams are
     ISO 8601."""
-    for read in (parsedate_to_datetime, datetime.fromisoformat):
-        try:
-            date = read(text)
-            break
-        except ValueError:
-            continue
-    else:
-        return None
-    return date.replace(tzinfo=UTC) if date.tzinfo is None else date
+    for read in (parsedate_to_datetime, datetime.fromisoformat) if text else ():
+        with suppress(ValueError):
+            date = read(str(text))
+            return date.replace(tzinfo=UTC) if date.tzinfo is None else date
+    return None

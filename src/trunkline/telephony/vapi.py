@@ -32,7 +32,7 @@ from trunkline.telephony.carrier import (
     WebhookResult,
 )
 from trunkline.telephony.carrier_registry import CarrierAccount
-from trunkline.telephony.forms import JSON, Fields, cost_of, json_object
+from trunkline.telephony.forms import JSON, cost_of, json_object
 from trunkline.telephony.http_carrier import (
     ACCOUNT_PAGES_MAX,
     CarrierError,
@@ -218,13 +218,10 @@ class Vapi(VapiDocuments, HttpCarrier):
         rows = _rows(body)
         return None if rows is None else ListPage([str(row["number"]) for row in rows if row.get("number")])
 
-    def _verified(self, request: WebhookRequest) -> Fields | Forged:
-        """It has no fields: a message is nested."""
+    def _read(self, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
         only_hmac = bool(self._credential_id)
-        is_theirs = is_verified(request, self._webhook_secrets, self._clock.now(), only_hmac=only_hmac)
-        return () if is_theirs else Forged("carrier signature wrong or stale")
-
-    def _event(self, fields: Fields, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
+        if not is_verified(request, self._webhook_secrets, self._clock.now(), only_hmac=only_hmac):
+            return Forged("carrier signature wrong or stale")
         return read_event(request.body, tag, self._base_url)
 
     def media_authorization(self, url: str) -> str | None:

@@ -29,9 +29,8 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.forms import cost_of, json_object
+from trunkline.telephony.forms import KINDS, cost_of, json_object
 from trunkline.telephony.reply_rules import our_fault
-from trunkline.telephony.webhook_events import KINDS
 
 SIGNATURE = "x-signature"
 TIMESTAMP = "x-timestamp"

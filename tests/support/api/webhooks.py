@@ -11,10 +11,8 @@ from aiohttp import web
 from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps
 from trunkline.api.server import HttpServer, bind
-from trunkline.api.webhooks.answers import Answers, FindStream
-from trunkline.api.webhooks.late_events import LateEvents
-from trunkline.api.webhooks.reading import Network, PublicView, WebhookReader
-from trunkline.api.webhooks.routes import WebhookRoutes
+from trunkline.api.webhooks.answers import Answers, FindStream, LateEvents
+from trunkline.api.webhooks.routes import Network, PublicView, WebhookReader, WebhookRoutes
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock

@@ -2,25 +2,33 @@
 
 The carrier gets a document whatever is away or slow. An answered call has 0.9 s to get its pod; then it is held and
 polls again, if its carrier can hold, up to `ROUTER_HOLD_MAX`, and then gets the operator's fallback.
+
+A person waits on the phone, so the document does not wait for a commit: `LateEvents` writes its event afterwards, and
+retries while Postgres is away. If the process dies, the carrier's webhook at the end of the call carries the same
+facts.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from starlette.responses import Response
 
-from trunkline.api.webhooks.reading import VerifiedWebhook
 from trunkline.dispatch.inbound import Inbound, Taken, Turned
+from trunkline.errors import StoreUnavailable
+from trunkline.event_loop import OnDemandTask
 from trunkline.in_time import in_time
 from trunkline.router.config import HOLD_S
 from trunkline.router.connector import CallToConnect, Stream
 from trunkline.routing import Unallocated
 from trunkline.store.database import UNAVAILABLE
-from trunkline.telemetry import get_logger
+from trunkline.store.mailboxes import NewEvent, Receipt
+from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
-from trunkline.telephony.carrier import AnswerFallback, Document
+from trunkline.telephony.carrier import AnswerFallback, CallbackTag, CallEvent, Document, Documents
 from trunkline.value import Value, replace
 
 log = get_logger(__name__)
@@ -29,6 +37,25 @@ log = get_logger(__name__)
 CONNECT_S = 0.9
 # The share of it for admitting an inbound call: one short transaction.
 ADMIT_SHARE = 0.5
+# Late events beyond these are dropped, and counted.
+WAITING_MAX = 10_000
+RETRY_S = (0.2, 2.0)
+BATCH_MAX = 200
+
+
+class VerifiedWebhook(Value, frozen=True):
+    """An event, and its attempt: a dialled one, or that of an inbound call."""
+
+    carrier: Documents
+    tag: CallbackTag
+    event: CallEvent
+    attempt_id: UUID
+    # The URL that the carrier has, up to its path.
+    base_url: str
+    # When the request came, on the clock of the loop: the deadline of an answer counts from here.
+    asked_at_s: float = 0.0
+    # False: only the URL proves it. It may get a document, and nothing may be written.
+    is_proven: bool = True
 
 
 class AnswerReply(Value, frozen=True):
@@ -86,14 +113,29 @@ class Answers:
             case Taken(merchant_id=merchant_id):
                 return await self._connect(webhook, replace(call, merchant_id=merchant_id))
             case Turned():
-                return AnswerReply(_refuse(webhook, admitted))
+                log.info("inbound.turned", reason=admitted.reason, otherwise=admitted.otherwise)
+                match admitted.otherwise:
+                    case "message":
+                        return AnswerReply(carrier.busy_document(admitted.message))
+                    case "redirect":
+                        return AnswerReply(carrier.redirect_document(admitted.redirect_to))
+                    case "reject":
+                        return AnswerReply(carrier.reject_document())
 
     async def _connect(self, webhook: VerifiedWebhook, call: CallToConnect) -> AnswerReply:
         carrier = webhook.carrier
         if not carrier.streams:
             attempt = {"attempt": str(call.attempt_id)}
             return AnswerReply(carrier.answer_document("", attempt), agent_joined=True)
-        match await self._find(webhook, call):
+        passed_s = asyncio.get_running_loop().time() - webhook.asked_at_s if webhook.asked_at_s else 0.0
+        found: Stream | Unallocated = Unallocated("unknown")
+        try:
+            found = await in_time(max(self.connect_s - passed_s, 0.05), self.find_stream(call))
+        except UNAVAILABLE as error:
+            log.error("answer.engines_silent", call_id=call.call_id, error=str(error))
+        except Exception as error:  # a person waits on the phone, so every error becomes a document
+            log.error("answer.failed", call_id=call.call_id, exc_info=error)
+        match found:
             case Stream() as stream:
                 then_url = self._url(webhook, "resume", turn=stream.turn)
                 status_url = self._url(webhook, "stream") if stream.wants_status else ""
@@ -114,17 +156,6 @@ class Answers:
                 fallback = replace(self.fallback, message=message) if message else self.fallback
                 # The operator's own URL is an external agent; an apology is none.
                 return AnswerReply(carrier.fallback_document(fallback), agent_joined=bool(self.fallback.url))
-
-    async def _find(self, webhook: VerifiedWebhook, call: CallToConnect) -> Stream | Unallocated:
-        """Never raises: a person waits on the phone, so every error becomes a document."""
-        passed_s = asyncio.get_running_loop().time() - webhook.asked_at_s if webhook.asked_at_s else 0.0
-        try:
-            return await in_time(max(self.connect_s - passed_s, 0.05), self.find_stream(call))
-        except UNAVAILABLE as error:
-            log.error("answer.engines_silent", call_id=call.call_id, error=str(error))
-        except Exception as error:
-            log.error("answer.failed", call_id=call.call_id, exc_info=error)
-        return Unallocated("unknown")
 
     def _may_hold(self, webhook: VerifiedWebhook, wait_max_s: float) -> bool:
         """Its signed URL counts how often it was held, so that the wait ends also while no engine answers. A call that
@@ -147,12 +178,73 @@ def document_response(document: Document) -> Response:
     return Response(document.body, document.status, media_type=document.content_type)
 
 
-def _refuse(webhook: VerifiedWebhook, turned: Turned) -> Document:
-    log.info("inbound.turned", reason=turned.reason, otherwise=turned.otherwise)
-    match turned.otherwise:
-        case "message":
-            return webhook.carrier.busy_document(turned.message)
-        case "redirect":
-            return webhook.carrier.redirect_document(turned.redirect_to)
-        case "reject":
-            return webhook.carrier.reject_document()
+Append = Callable[[Sequence[NewEvent]], Awaitable[list[Receipt]]]
+
+
+class LateEvents:
+    """Memory is bounded: beyond `waiting_max` an event is dropped, and counted."""
+
+    def __init__(
+        self, append_all: Append, *, waiting_max: int = WAITING_MAX, retry_s: tuple[float, float] = RETRY_S
+    ):
+        self._append_all = append_all
+        self._waiting_max = waiting_max
+        self._retry_s = retry_s
+        self._new: deque[tuple[str, NewEvent]] = deque()
+        self._writer = OnDemandTask(self._write, "late events")
+        self._is_closing = False
+
+    def __len__(self) -> int:
+        return len(self._new)
+
+    def put(self, carrier: str, event: NewEvent) -> None:
+        """Never waits and never fails: the response does not depend on its event."""
+        if len(self._new) >= self._waiting_max:
+            self._drop(carrier, event, "too many wait")
+            return
+        self._new.append((carrier, event))
+        self._writer.start()
+
+    async def written(self) -> None:
+        """Returns when no event waits any more."""
+        await self._writer.idle()
+
+    async def aclose(self) -> None:
+        """Write the waiting events, with one try."""
+        self._is_closing = True
+        await self.written()
+        for carrier, event in self._new:
+            self._drop(carrier, event, "the process ends")
+        self._new.clear()
+
+    async def _write(self) -> None:
+        wait_s, longest_s = self._retry_s
+        while self._new:
+            batch = [self._new[n] for n in range(min(len(self._new), BATCH_MAX))]
+            try:
+                receipts = await self._append_all([event for _, event in batch])
+            except StoreUnavailable as error:
+                log.error("answer.events_not_stored_yet", waiting=len(self._new), error=str(error))
+                if self._is_closing:
+                    return
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, longest_s)
+                continue
+            except Exception as error:  # an event that is refused must not block the others
+                log.error("answer.events_not_stored", events=len(batch), exc_info=error)
+                receipts = []
+                for carrier, event in batch:
+                    try:
+                        await self._append_all([event])
+                    except Exception as refused:
+                        self._drop(carrier, event, type(refused).__name__)
+            wait_s = self._retry_s[0]
+            for _ in batch:
+                self._new.popleft()
+            for (carrier, _), receipt in zip(batch, receipts, strict=False):
+                if not receipt.created:
+                    metrics.WEBHOOKS_REPEATED.labels(carrier).inc()
+
+    def _drop(self, carrier: str, event: NewEvent, reason: str) -> None:
+        metrics.ANSWER_EVENTS_DROPPED.labels(carrier).inc()
+        log.error("answer.event_dropped", attempt_id=event.key, reason=reason)

@@ -1,39 +1,194 @@
 """The routes of webhooks: plain Starlette, because they are the hottest of the platform.
 
+`WebhookReader` makes a verified event of a request, or a refusal that leaves no trace but a metric. The URL's signature
+is checked before a byte of the body is awaited; the carrier's own signature before the body is parsed. A refusal does
+not reveal which of the two was wrong.
+
+Carriers sign the URL that they have, whatever proxies changed in the request. PUBLIC_BASE_URL wins. Without it the
+forwarded host and scheme count if the proxy is trusted, else only those of the request itself. Nothing there proves
+anything: no signature fits a wrong URL.
+
 A status event is stored before it is acknowledged. A request for a document is different, because a person waits on the
 phone: the response is a document within `ANSWER_S`, whatever is away or hangs, and its event is written afterwards.
 """
 
-from collections.abc import Mapping
-from typing import Any
-from uuid import UUID
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from trunkline.api.raw_routes import Endpoint, RawRoute, json_response
-from trunkline.api.webhooks.answers import Answers, document_response
-from trunkline.api.webhooks.late_events import LateEvents
-from trunkline.api.webhooks.reading import VerifiedWebhook, WebhookReader
+from trunkline.api.webhooks.answers import Answers, LateEvents, VerifiedWebhook, document_response
 from trunkline.clock import Clock
 from trunkline.dispatch import agent_reports
 from trunkline.dispatch.calls import KIND, URGENT
+from trunkline.dispatch.inbound import inbound_attempt_id
 from trunkline.errors import StoreUnavailable
+from trunkline.http.body import bounded_body
 from trunkline.in_time import in_time
 from trunkline.mailbox.inbox import Inbox
 from trunkline.store.mailboxes import NewEvent
 from trunkline.telemetry import bind, get_logger, metrics
-from trunkline.telephony.carrier import CallbackKind
+from trunkline.telephony.account_refresher import AccountRefresher
+from trunkline.telephony.callbacks import CallbackKeys, is_fallback, verify_callback
+from trunkline.telephony.carrier import (
+    CallbackKind,
+    CallbackTag,
+    CallEvent,
+    Documents,
+    Forged,
+    Unreadable,
+    WebhookRequest,
+    WebhookResult,
+)
 from trunkline.telephony.carrier_registry import CARRIERS
-from trunkline.telephony.documents import last_resorts
+from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.documents import documents_for, last_resorts, read_answer
+from trunkline.value import replace
 
 log = get_logger(__name__)
 
+# A form of Twilio is about 1 KB, a report of Vapi with its transcript may be hundreds.
+BODY_MAX_BYTES = 1024 * 1024
+# Kinds whose URLs carry the attempt: the platform's signature in them is for one call.
+_OF_ONE_CALL: frozenset[CallbackKind] = frozenset({"answer", "resume"})
+# Several proxies may each have added a value. More than these are not legitimate.
+FORWARDED_MAX = 3
+_NO_HOST = frozenset("/\\@?# ")
 # The status of an acknowledgement, 204 by default. Exotel accepts only 200.
 _KEPT: Mapping[str, int] = {"exotel": 200}
 # Within this time a carrier gets its document. The person hears silence until then.
 ANSWER_S = 1.2
+# Finding a counter by its labels costs as much as verifying a signature.
+_received = cache(metrics.WEBHOOKS_RECEIVED.labels)
+
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class PublicView:
+    base_url: str | None = None
+    trusted: Sequence[Network] = ()
+    # Where carriers request the document of a call when they got none at `base_url`.
+    fallback_base_url: str | None = None
+
+    def urls(self, scope: Scope) -> list[str]:
+        """The URLs that the request may have been sent to, the likeliest first."""
+        path = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
+        query = scope["query_string"].decode("latin-1")
+        target = f"{path}?{query}" if query else path
+        headers = Headers(scope=scope)
+        bases = [self.base_url or f"{scope.get('scheme', 'http')}://{headers.get('host', '')}"]
+        if not self.base_url and self.trusts(scope):
+            schemes = _values(headers.getlist("x-forwarded-proto")) or [scope.get("scheme", "http")]
+            hosts = _values(headers.getlist("x-forwarded-host")) or [headers.get("host", "")]
+            bases = [*(f"{scheme}://{host}" for scheme in schemes for host in hosts), *bases]
+        if self.fallback_base_url:
+            bases.append(self.fallback_base_url)
+        return [f"{base}{target}" for base in dict.fromkeys([base.rstrip("/") for base in bases])]
+
+    def trusts(self, scope: Scope) -> bool:
+        """Whether its forwarded host and scheme are trusted."""
+        client: tuple[str, int] | None = scope.get("client")
+        if not self.trusted or not client:
+            return False
+        try:
+            address = ip_address(client[0])
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped:
+            address = address.ipv4_mapped
+        return any(address in network for network in self.trusted)
+
+
+class Judged(NamedTuple):
+    """Whose request it is, None for an unknown account; the request as it was sent; the verdict; and whether the
+    accounts could not be read again before it was refused."""
+
+    carrier: Documents | None
+    sent: WebhookRequest
+    result: WebhookResult
+    is_unrefreshed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookReader:
+    carriers: CarrierDirectory
+    keys: CallbackKeys
+    view: PublicView
+    refresher: AccountRefresher | None = None
+
+    async def read(self, request: Request) -> VerifiedWebhook | Response:
+        asked_at_s = asyncio.get_running_loop().time()
+        urls = self.view.urls(request.scope)
+        tag = verify_callback(urls[0], self.keys)
+        if isinstance(tag, Forged):
+            return refuse(_known(request), "forged", 403)
+        _received(tag.carrier).inc()
+        if is_fallback(urls[0]):
+            metrics.ANSWER_FALLBACKS.labels(tag.carrier).inc()
+        body = await bounded_body(request, BODY_MAX_BYTES)
+        if body is None:
+            return refuse(tag.carrier, "too_large", 413)
+        carrier, sent, result, is_unrefreshed = await self.judge(request, urls, body, tag)
+        is_proven = carrier is not None
+        if carrier is None and is_unrefreshed and tag.kind in _OF_ONE_CALL:
+            # An answered call still gets its document: its URL is proof enough for that, and for nothing else.
+            carrier, result = documents_for(tag.carrier), read_answer(sent, tag, self.keys)
+        if carrier is None:
+            return refuse(tag.carrier, "no_account", 403)
+        match result:
+            case Forged(status=status):
+                return refuse(carrier.name, "forged", status)
+            case Unreadable(reason=reason):
+                log.warning("webhook.unreadable", carrier=carrier.name, reason=reason)
+                return refuse(carrier.name, "unreadable", 202)
+            case CallEvent() as event:
+                attempt_id = event.attempt_id or inbound_attempt_id(carrier.name, event.call_id)
+                if not is_proven:
+                    log.warning("webhook.account_unknown", carrier=tag.carrier, attempt_id=str(attempt_id))
+                base_url = sent.url.partition("/webhooks/")[0]
+                return VerifiedWebhook(carrier, tag, event, attempt_id, base_url, asked_at_s, is_proven)
+
+    async def judge(self, request: Request, urls: Sequence[str], body: bytes, tag: CallbackTag) -> Judged:
+        """By the carrier's account, for each of the possible URLs until one fits. Before it refuses one for its account
+        or signature, this process reads the accounts once more."""
+        # `request.headers` would scan all headers for every name.
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]
+        }
+        is_unrefreshed, refresher = False, self.refresher
+        while True:
+            sent = WebhookRequest(request.method, urls[0], headers, body, tag)
+            carrier = self.carriers.find(tag.carrier, tag.account)
+            result = carrier.parse_webhook(sent) if carrier is not None else Forged("no such account")
+            for url in urls[1:]:
+                if carrier is None or not isinstance(result, Forged):
+                    break
+                sent = replace(sent, url=url)
+                result = carrier.parse_webhook(sent)
+            if refresher is None or not isinstance(result, Forged):
+                return Judged(carrier, sent, result, is_unrefreshed)
+            is_unrefreshed, refresher = await refresher.again() == "unavailable", None
+
+    def tag(self, request: Request) -> CallbackTag | None:
+        """The tag of the URL, if its signature is valid."""
+        tag = verify_callback(self.view.urls(request.scope)[0], self.keys)
+        return tag if isinstance(tag, CallbackTag) else None
+
+
+def refuse(carrier: str, reason: str, status: int) -> Response:
+    metrics.WEBHOOKS_REJECTED.labels(carrier, reason).inc()
+    headers = {"WWW-Authenticate": 'Basic realm="trunkline"'} if status == 401 else None
+    return Response(status_code=status, headers=headers)
 
 
 class WebhookRoutes:
@@ -87,9 +242,17 @@ class WebhookRoutes:
         return Response(status_code=_KEPT.get(webhook.carrier.name, 204))
 
     async def seen(self, request: Request) -> Response:
-        """For the doctor: a carrier signs the URL that it has, and the API verifies the one that it sees."""
-        found = self._reader.seen(request)
-        return found if isinstance(found, Response) else json_response(200, found)
+        """For the doctor: a carrier signs the URL that it has, and the API verifies the one that it sees. Only for a
+        signed URL."""
+        if self._reader.tag(request) is None:
+            return refuse(_known(request), "forged", 403)
+        view, client = self._reader.view, request.scope.get("client")
+        found = {
+            "urls": view.urls(request.scope),
+            "from": client[0] if client else None,
+            "is_trusted": view.trusts(request.scope),
+        }
+        return json_response(200, found)
 
     async def document(self, request: Request) -> Response:
         """The document for a call that was answered, whose stream has closed, or that comes in."""
@@ -111,13 +274,14 @@ class WebhookRoutes:
         if isinstance(webhook, Response):
             if webhook.status_code < 400:  # truly from the carrier, which waits for a document
                 return self._last_resort(request)
-            _got(request.path_params["carrier"], "refused")
+            metrics.ANSWERS.labels(_known(request), "refused").inc()
             return webhook
         with bind(attempt_id=str(webhook.attempt_id)):
             reply = await self._answers.reply(webhook)
         if webhook.tag.kind == "answer" and webhook.is_proven:
             self._late_events.put(webhook.carrier.name, self._event(webhook, agent_joined=reply.agent_joined))
-        _got(webhook.carrier.name, "document" if webhook.is_proven else "unproven")
+        got = "document" if webhook.is_proven else "unproven"
+        metrics.ANSWERS.labels(webhook.carrier.name, got).inc()
         return document_response(reply.document)
 
     def _last_resort(self, request: Request) -> Response:
@@ -126,9 +290,12 @@ class WebhookRoutes:
         document, tag = self._last_resorts.get(carrier), self._reader.tag(request)
         if document is None or tag is None:
             return Response(status_code=403)
-        _got(carrier, "last_resort")
+        metrics.ANSWERS.labels(carrier, "last_resort").inc()
         if tag.attempt_id is not None and tag.kind == "answer":
-            self._late_events.put(carrier, _without_stream(tag.attempt_id, bool(self._answers.fallback.url)))
+            # An apology is no agent, and the operator's own URL is an external one.
+            payload = {"kind": "document", "agent_joined": bool(self._answers.fallback.url)}
+            event = NewEvent(KIND, str(tag.attempt_id), "last_resort", "document", payload)
+            self._late_events.put(carrier, event)
         return document_response(document)
 
     def _event(self, webhook: VerifiedWebhook, *, agent_joined: bool | None = None) -> NewEvent:
@@ -159,19 +326,11 @@ class WebhookRoutes:
         )
 
 
-def _without_stream(attempt_id: UUID, is_elsewhere: bool) -> NewEvent:
-    """The call got the last-resort document: an apology is no agent, and the operator's own URL is an external one."""
-    return NewEvent(
-        kind=KIND,
-        key=str(attempt_id),
-        dedupe_key="last_resort",
-        type="document",
-        payload={"kind": "document", "agent_joined": is_elsewhere},
-    )
-
-
-def _got(carrier: str, what: str) -> None:
-    metrics.ANSWERS.labels(carrier if carrier in CARRIERS else "unknown", what).inc()
+def _known(request: Request) -> str:
+    """The carrier in the path of a request that is not verified. Clients can invent names; metrics have only those of
+    carriers."""
+    carrier: str = request.path_params["carrier"]
+    return carrier if carrier in CARRIERS else "unknown"
 
 
 def _route(method: str, kind: CallbackKind, endpoint: Endpoint, summary: str) -> RawRoute:
@@ -194,3 +353,9 @@ def _operation(summary: str) -> dict[str, Any]:
             "503": {"description": "It cannot be stored now; send it again."},
         },
     }
+
+
+def _values(headers: Iterable[str]) -> list[str]:
+    """Each header may be a list. Values that cannot be part of a URL are dropped."""
+    parts = [part.strip() for header in headers for part in header.split(",")]
+    return [part for part in parts if part.isascii() and not set(part) & _NO_HOST and part][:FORWARDED_MAX]
