@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.agent.process import AgentProcess, agent_process
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, World, open_world
 
@@ -80,7 +81,7 @@ async def test_a_killed_pod_is_removed_though_the_clock_of_valkey_was_set_back(
     async with open_world(
         database_url, redis_url, key_prefix, pods=0, VOICE_AGENT_HEARTBEAT_TTL="3s", CLEANUP_INTERVAL="1s"
     ) as world:
-        client, keys = world.platform.bus.client, world.platform.router.bus.keys
+        client, keys = world.platform.bus.client, RouterKeys(world.platform.router.bus.keys.prefix)
         async with agent_process("agent-a", world.platform.base_url, ADMIN_KEY, unused_tcp_port) as agent:
             await eventually(lambda: client.zscore(keys.heartbeats, "agent-a"), what="a heartbeat in Valkey")
             await agent.kill()

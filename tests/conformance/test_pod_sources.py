@@ -6,6 +6,7 @@ from typing import Protocol
 
 import pytest
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.faults.proxy import TcpProxy
 from tests.support.router import kube
 from tests.support.router.kube import Cluster
@@ -16,7 +17,6 @@ from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 from trunkline.app import Platform
 from trunkline.bus import router as bus_router
 from trunkline.bus.connection import Bus
-from trunkline.bus.keys import RouterKeys
 from trunkline.clock import SystemClock
 from trunkline.loops.leader import LeaseTimes
 from trunkline.router.config import RouterConfig

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.faults.proxy import TcpProxy
 from tests.support.fork_server import ForkServer
 from tests.support.router import kube
@@ -19,7 +20,6 @@ from tests.support.router.world import StoredWorld
 from tests.support.waiting import eventually
 from tests.support.world import ALL_STANDARD
 from trunkline.bus.connection import Bus
-from trunkline.bus.keys import RouterKeys
 from trunkline.clock import SystemClock
 from trunkline.crashpoint import EXIT_STATUS
 from trunkline.router.config import RouterConfig

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from tests.support.faults.proxy import TcpProxy
 from tests.support.waiting import eventually
-from trunkline.bus.keys import RouterKeys
 from trunkline.bus.pipe import Word
 from trunkline.bus.router import RouterBus
 from trunkline.bus.scripts import Script

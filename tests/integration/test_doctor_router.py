@@ -1,8 +1,9 @@
 """The doctor looks at the pods that there really are."""
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.cli.doctor import examine_router
 from trunkline.settings import load_settings
 

@@ -11,12 +11,13 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from tests.support.router.world import RouterWorld
 from tests.support.world import ALL_STANDARD
 from trunkline.agent import token
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig

@@ -15,11 +15,11 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import RouterWorld
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, SECRET_KEY
 from trunkline.app import Platform
-from trunkline.bus.keys import RouterKeys
 from trunkline.cli.main import app
 from trunkline.settings import load_settings
 

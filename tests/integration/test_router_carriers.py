@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from starlette.applications import Starlette
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import RouterWorld
 from tests.support.world import ALL_STANDARD
 from trunkline.api import router_bodies, router_endpoints
@@ -20,7 +21,7 @@ from trunkline.api.router_carriers import CarrierApi, allocate_url
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.webhooks.routes import PublicView, WebhookReader
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig

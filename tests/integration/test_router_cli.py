@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import SAMPLE, StoredWorld
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, SECRET_KEY
 from trunkline.app import Platform
-from trunkline.bus.keys import RouterKeys
 from trunkline.cli.main import app
 from trunkline.router.config import RouterConfig
 from trunkline.routing import Allocation

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.dispatch.dialing import open_dialing
 from tests.support.faults.proxy import TcpProxy
 from tests.support.router import api_page
@@ -28,7 +29,7 @@ from trunkline.api.principal import Principal
 from trunkline.api.router_endpoints import RouterEndpoints
 from trunkline.api.server import HttpServer, bind
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.bus.router import RouterBus
 from trunkline.model import new_id
 from trunkline.router.addresses import PodAddresses

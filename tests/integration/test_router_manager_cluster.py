@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import RouterWorld
 from trunkline.bus import router, router_manager
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.bus.router import BeatRule
 from trunkline.bus.router_manager import ProjectedPod
 from trunkline.model import Slot

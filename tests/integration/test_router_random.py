@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.model import PodModel, RouterModel, is_balanced, places_of
 from tests.support.router.world import ENDED_TTL_S, LEASE_TTL_S, SAMPLE, RouterWorld
 from trunkline.bus import router, router_manager
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.bus.router import BeatRule
 from trunkline.bus.router_manager import ProjectedPod, Term
 from trunkline.model import Slot

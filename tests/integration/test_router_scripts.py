@@ -10,11 +10,12 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import Numbers
 from tests.support.world import ALL_STANDARD
 from trunkline.bus import router, router_manager
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.bus.router import BeatRule, PodView, RouterBus, Unregistered
 from trunkline.bus.router_manager import Term
 from trunkline.model import Slot

@@ -2,9 +2,10 @@
 
 from functools import partial
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.bus.router import WaitRule
 from trunkline.router.pods import Alarm, PodGauges, raise_if_reachable
 from trunkline.store import alarms

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import RouterWorld
 from tests.support.world import ALL_STANDARD
 from trunkline.bus import router
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.bus.router import SlotProposals, WaitRule
 from trunkline.model import Slot
 from trunkline.routing import Allocation, Unallocated

@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.bus.router import WaitRule
 from trunkline.routing import Allocation, Unallocated
 

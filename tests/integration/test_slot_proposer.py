@@ -6,9 +6,10 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.bus.pipe import Word
 from trunkline.bus.router import RouterBus
 from trunkline.bus.scripts import Script

@@ -16,12 +16,13 @@ from urllib.parse import quote, unquote, urlencode
 from tests.support.api.asgi import Answer, AsgiClient
 from tests.support.api.http_server import serve
 from tests.support.api.world import ApiWorld, expect, open_api
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.world import ALL_STANDARD
 from trunkline.api.deps import HealthProbe
 from trunkline.api.raw_routes import RawRoute
 from trunkline.api.router_endpoints import RouterEndpoints
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.bus.router import RouterBus
 from trunkline.console.application import Console
 from trunkline.control.flags import Flags

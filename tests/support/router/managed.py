@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.router.world import SAMPLE, StoredWorld
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.router.config import RouterConfig
 from trunkline.router.pool_manager import PoolManager
 from trunkline.router.sources import HeartbeatSource

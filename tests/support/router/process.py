@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.support.bus.router_keys import RouterKeys
 from tests.support.crashpoints import CRASH_POINTS, crash_environment
 from tests.support.fork_server import ForkServer, RoleProcess
 from tests.support.router.world import RouterWorld, StoredWorld
@@ -24,7 +25,7 @@ from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 from trunkline.bus import router as bus_router
 from trunkline.bus.connection import connect as connect_bus
-from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.keys import Keys
 from trunkline.crashpoint import STOP_AT, TESTING
 from trunkline.embedded.ports import free_port
 from trunkline.router.config import RouterConfig

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+from tests.support.bus.router_keys import RouterKeys
 from trunkline.bus import router, router_manager
 from trunkline.bus.connection import Bus
-from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import BeatRule, RouterBus, Unregistered, WaitRule
 from trunkline.bus.router_manager import ProjectedPod, Term
 from trunkline.model import Slot
