@@ -39,6 +39,7 @@ REFERENCE_OF_A_LEAD = {
     ],
     "store/leads.py": [
         ("    expires_at: datetime | None = None\n", "    reference: str | None = None\n"),
+        ("    expires_at: datetime | None\n", "    reference: str | None\n"),
     ],
     "store/queries/leads.sql": [
         ("scheduled_at, due_at, closes_at, expires_at", ", reference"),
@@ -46,7 +47,6 @@ REFERENCE_OF_A_LEAD = {
         ("           s.expires_at", ", s.reference"),
         ("    expires_at             timestamptz", ", reference text"),
     ],
-    "store/lead_uploads.py": [("    expires_at: datetime | None\n", "    reference: str | None\n")],
     "client/leads.py": [
         ("    timezone: str | None = None,\n", "    reference: str | None = None,\n"),
         ("        timezone=timezone,\n", "        reference=reference,\n"),

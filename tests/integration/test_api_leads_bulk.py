@@ -15,7 +15,7 @@ from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.api.body_guard import BodyRule
 from trunkline.api.deps import ApiLimits
 from trunkline.leads import bulk
-from trunkline.store import lead_uploads
+from trunkline.store import leads
 
 LEADS = "/api/v1/leads"
 BULK = f"{LEADS}/bulk"
@@ -425,14 +425,14 @@ async def test_an_upload_cut_by_a_store_failure_is_503_with_a_report_of_stored_r
 ) -> None:
     monkeypatch.setattr(bulk, "BATCH_ROWS", 10)
     monkeypatch.setattr("trunkline.api.routes.leads_bulk.BLOCK_BYTES", 64)
-    load, loads = lead_uploads.load, iter(range(10))
+    load, loads = leads.load, iter(range(10))
 
     async def load_once(*args: Any, **more: Any) -> Any:
         if next(loads):
             raise ConnectionResetError("gone")
         return await load(*args, **more)
 
-    monkeypatch.setattr(lead_uploads, "load", load_once)
+    monkeypatch.setattr(leads, "load", load_once)
     rows = [row(n) for n in range(40)]
     answer = await upload(world.admin, pieces(written(rows, NDJSON)), NDJSON)
     told = expect(answer, 503)

@@ -18,8 +18,8 @@ from trunkline.model import new_id
 from trunkline.schema.tenants import NewMerchant, NewReseller
 from trunkline.schema.webhook_endpoints import NewWebhookEndpoint
 from trunkline.sealing import Sealer
-from trunkline.store import lead_reopenings, lead_timeline, tenants, webhook_endpoints
-from trunkline.store.lead_reopenings import Reopened, ReopenOrder
+from trunkline.store import lead_edits, leads, tenants, webhook_endpoints
+from trunkline.store.lead_edits import Reopened, ReopenOrder
 from trunkline.store.sql import query
 from trunkline.store.tenants import Tenant
 
@@ -152,7 +152,7 @@ async def test_the_timeline_of_a_lead_shows_its_report_jobs_and_webhooks(world: 
 
     async def jobs() -> list[tuple[str, str, str | None]]:
         async with world.database.connection() as conn:
-            story = await lead_timeline.events(conn, lead_id, limit=100)
+            story = await leads.timeline(conn, lead_id, limit=100)
         return [(each.source, each.what, each.reason) for each in story if each.source in ("job", "webhook")]
 
     assert await jobs() == [("job", "report_lead", "waits")]
@@ -163,7 +163,7 @@ async def test_the_timeline_of_a_lead_shows_its_report_jobs_and_webhooks(world: 
 async def reopen(world: JobWorld, lead_id: UUID, request_id: str = "order-1") -> None:
     order = ReopenOrder(request_id, "agents were away", "somebody")
     async with world.database.transaction() as tx:
-        await lead_reopenings.reopen(tx, [Reopened(lead_id, datetime.now(UTC), None, None, 3)], order)
+        await lead_edits.reopen(tx, [Reopened(lead_id, datetime.now(UTC), None, None, 3)], order)
 
 
 async def test_a_reopening_and_the_end_after_it_are_separate_messages(world: JobWorld) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.leads.timeline import in_order
-from trunkline.store import lead_timeline
-from trunkline.store.lead_timeline import StoredTimelineEvent
+from trunkline.store import leads
+from trunkline.store.leads import StoredTimelineEvent
 
 STEPS = ["intended", "accepted", "ringing", "answered", "ended"]
 
@@ -21,7 +21,7 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 
 async def timeline(stage: Stage, lead: UUID) -> list[StoredTimelineEvent]:
     async with stage.database.connection() as conn:
-        return in_order(await lead_timeline.events(conn, lead, limit=1000))
+        return in_order(await leads.timeline(conn, lead, limit=1000))
 
 
 async def test_the_timeline_shows_every_step_of_a_call_once(stage: Stage) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.store import lead_edits, lead_reopenings
-from trunkline.store.lead_reopenings import Reopened, ReopenOrder
+from trunkline.store import lead_edits
+from trunkline.store.lead_edits import Reopened, ReopenOrder
 from trunkline.store.tenants import PLATFORM
 from trunkline.telephony.carrier import CallView, InDoubt, Unavailable
 
@@ -34,7 +34,7 @@ async def reopen(stage: Stage, lead: UUID, order: ReopenOrder = ORDER) -> dict[s
     async with stage.database.transaction() as tx:
         locked = await lead_edits.lock(tx, PLATFORM, [lead])
         most = max(locked[lead].max_attempts, locked[lead].attempt_count + 1)
-        await lead_reopenings.reopen(tx, [Reopened(lead, datetime.now(UTC), None, None, most)], order)
+        await lead_edits.reopen(tx, [Reopened(lead, datetime.now(UTC), None, None, most)], order)
     return await stage.lead(lead)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trunkline.console.lead import story
 from trunkline.leads.timeline import in_order
-from trunkline.store.lead_timeline import StoredTimelineEvent
+from trunkline.store.leads import StoredTimelineEvent
 
 NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
 FIRST, SECOND = UUID(int=1), UUID(int=2)

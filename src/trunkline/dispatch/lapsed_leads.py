@@ -6,9 +6,10 @@ refuses such leads by itself; it ensures that none waits for ever.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from trunkline.loops.base import Loop
-from trunkline.store import lapses
+from trunkline.store import lead_edits
 from trunkline.store.database import Connection, Database
 from trunkline.telemetry import get_logger
 
@@ -16,8 +17,6 @@ log = get_logger(__name__)
 
 # Locked and ended in one statement: some 10 ms.
 PAGE = 500
-
-End = Callable[[Connection, int], Awaitable[int]]
 
 
 class LapsedLeads(Loop):
@@ -30,20 +29,16 @@ class LapsedLeads(Loop):
 
     async def run_once(self) -> int:
         """Returns how many leads were ended."""
-        expired = await self._end_all(lapses.expire)
-        cut_over = await self._end_all(lapses.end_cut_over)
+        expired, cut_over = [
+            await self.in_pages(self._page, partial(self._end, end))
+            for end in (lead_edits.expire, lead_edits.end_cut_over)
+        ]
         async with self._database.connection() as conn:
-            await lapses.forget_cutovers(conn)
+            await lead_edits.forget_cutovers(conn)
         if expired or cut_over:
             log.info("leads.lapsed", expired=expired, due_before_cutover=cut_over)
         return expired + cut_over
 
-    async def _end_all(self, end: End) -> int:
-        total = 0
-        while not self.stopping:
-            async with self._database.connection() as conn:
-                ended = await end(conn, self._page)
-            total += ended
-            if ended < self._page:
-                break
-        return total
+    async def _end(self, end: Callable[[Connection, int], Awaitable[int]]) -> int:
+        async with self._database.connection() as conn:
+            return await end(conn, self._page)

@@ -26,10 +26,17 @@ from trunkline.leads import ingest, payloads
 from trunkline.leads.ingest import FieldProblem, LeadRefused, LeadRequest
 from trunkline.leads.upload_report import RowResult, UploadReport
 from trunkline.leads.uploads import BrokenUpload, Rows, UploadRow
-from trunkline.store import lead_uploads, leads
+from trunkline.store import leads
 from trunkline.store.database import Connection
-from trunkline.store.lead_uploads import KnownLead, ListedPerson, SkippedRows, StagedLead
-from trunkline.store.leads import Admission, AdmissionKey, NewLead
+from trunkline.store.leads import (
+    Admission,
+    AdmissionKey,
+    KnownLead,
+    ListedPerson,
+    NewLead,
+    SkippedRows,
+    StagedLead,
+)
 from trunkline.store.tenants import Tenant
 
 ROWS_MAX = 100_000
@@ -173,7 +180,7 @@ class Intake:
                 if self._hash_of is not None:
                     new = replace(new, request_hash=self._hash_of(new.request_id))
                 encoded = payloads.encode(new.payload)
-                batch.staged.append(lead_uploads.staged(candidate.row_no, encoded, new))
+                batch.staged.append(leads.staged(candidate.row_no, encoded, new))
 
 
 def _request(row: UploadRow, own_merchant_id: str | None) -> LeadCandidate | RowResult:
@@ -307,12 +314,12 @@ class Undone(Exception):
 
 
 async def _load(tx: Connection, batches: Iterable[list[StagedLead]], timeout_s: float) -> SkippedRows:
-    await lead_uploads.stage(tx)
+    await leads.stage(tx)
     staged = 0
     for batch in batches:
-        await lead_uploads.copy(tx, _records(batch), timeout_s=timeout_s)
+        await leads.copy(tx, _records(batch), timeout_s=timeout_s)
         staged += len(batch)
-    return await lead_uploads.load(tx, staged, timeout_s=timeout_s)
+    return await leads.load(tx, staged, timeout_s=timeout_s)
 
 
 async def _records(staged: list[StagedLead]) -> AsyncIterator[tuple[Any, ...]]:

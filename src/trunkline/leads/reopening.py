@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from trunkline.model import Outcome
 from trunkline.states import LeadStatus
-from trunkline.store.lead_reopenings import ReopeningFacts
+from trunkline.store.lead_edits import ReopeningFacts
 from trunkline.store.leads import StoredLead
 
 # The most that a lead may ever have: the schema and the API allow no more.

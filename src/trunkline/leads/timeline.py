@@ -8,7 +8,7 @@ follow each other; and all other events are placed between them by our clock.
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from trunkline.store.lead_timeline import StoredTimelineEvent
+from trunkline.store.leads import StoredTimelineEvent
 
 # The steps of an attempt. Any other event happened during the call or after it, by the time of its arrival.
 _STEPS = {

@@ -7,9 +7,9 @@ second, in any number of processes, each occurrence in one of them.
 
 from trunkline.loops.base import Loop
 from trunkline.reminders.states import followed, lines
-from trunkline.store import reminder_states, reminders
+from trunkline.store import reminders
 from trunkline.store.database import Database
-from trunkline.store.reminder_states import Followed, StateChange
+from trunkline.store.reminders import Followed, StateChange
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -37,10 +37,10 @@ class ReminderFollower(Loop):
 
     async def _follow(self) -> int:
         async with self._database.transaction() as tx:
-            occurrences = await reminder_states.changed(tx, limit=BATCH_MAX)
+            occurrences = await reminders.changed_occurrences(tx, limit=BATCH_MAX)
             changes = [followed(each) for each in occurrences]
             if changes:
-                await reminder_states.write(tx, changes)
+                await reminders.write_states(tx, changes)
         for before, change in zip(occurrences, changes, strict=True):
             _report(before, change)
         return len(occurrences)

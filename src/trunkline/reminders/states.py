@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from trunkline.model import Agent, Outcome, idempotency_key
 from trunkline.states import LeadStatus
-from trunkline.store.reminder_states import Followed, StateChange
+from trunkline.store.reminders import Followed, StateChange
 
 State = Literal["SCHEDULED", "PROCESSING", "COMPLETED", "PENDING_RETRY", "FAILED", "SKIPPED"]
 STATES: tuple[State, ...] = ("SCHEDULED", "PROCESSING", "COMPLETED", "PENDING_RETRY", "FAILED", "SKIPPED")

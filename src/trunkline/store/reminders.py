@@ -220,3 +220,58 @@ async def pool(conn: Connection, merchant_id: str, pool_id: str | None, carrier:
     """The pool that dials a merchant's reminders. None: there is no such pool."""
     found_pool: str | None = await conn.fetchval(_SQL.pool, merchant_id, pool_id, carrier)
     return found_pool
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """An occurrence as it was last written, and its lead and newest attempt as they are now."""
+
+    id: UUID
+    reminder_id: UUID
+    state: str
+    attempt_count: int
+    external_call_id: str | None
+    last_error: str | None
+    max_attempts: int
+    # Attempts that were logged, and how many of them were followed by a retry.
+    attempts_told: int
+    retries_told: int
+    lead_version: int
+    lead_status: str
+    outcome: str | None
+    outcome_reason: str | None
+    due_at: datetime
+    lead_attempts: int
+    carrier_error_count: int
+    no_agent_count: int
+    attempt_id: UUID | None
+    carrier_call_id: str | None
+    answered_at: datetime | None
+    end_reason: str | None
+    agent: str | None
+    attempt_no: int | None
+    # Of every attempt in order, those that the carrier refused included. They are not counted, so their numbers repeat.
+    attempt_nos: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    id: UUID
+    state: str
+    lead_version: int
+    attempt_count: int
+    next_retry_at: datetime | None
+    last_error: str | None
+    idempotency_key: str | None
+    external_call_id: str | None
+    attempts_told: int
+    retries_told: int
+
+
+async def changed_occurrences(tx: Connection, *, limit: int) -> list[Followed]:
+    return [pick(Followed, row) for row in await tx.fetch(_SQL.changed, limit)]
+
+
+async def write_states(tx: Connection, changes: Sequence[StateChange]) -> None:
+    columns = [[getattr(change, name) for change in changes] for name in StateChange.__dataclass_fields__]
+    await tx.execute(_SQL.write_states, *columns)

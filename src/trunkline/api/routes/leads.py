@@ -23,7 +23,7 @@ from trunkline.leads.ingest import FieldProblem, LeadRefused, LeadRequest
 from trunkline.schema.fields import ObjectId, Text, about
 from trunkline.schema.leads import Lead, LeadWithAttempts
 from trunkline.states import LeadStatus
-from trunkline.store import decisions, enrichments, lead_timeline, leads
+from trunkline.store import decisions, enrichments, leads
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey, LeadFilter, NewLead, StoredLead
 from trunkline.telemetry import get_logger
@@ -110,7 +110,7 @@ async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadDetail:
         attempts = await leads.attempts(connection, lead_id)
         reasons = await decisions.history(connection, lead_id)
         enriched = await enrichments.for_lead(connection, lead_id)
-        happened = await lead_timeline.events(connection, lead_id, limit=TIMELINE_MAX)
+        happened = await leads.timeline(connection, lead_id, limit=TIMELINE_MAX)
     return extended(
         LeadDetail,
         lead,

@@ -24,9 +24,9 @@ from trunkline.leads.reopening import ATTEMPTS_MAX, SENTENCES, ReopenRefusal, at
 from trunkline.schema.fields import Moment, ObjectId, Text
 from trunkline.schema.leads import Lead
 from trunkline.states import LeadStatus
-from trunkline.store import lead_edits, lead_reopenings, leads, schedule
+from trunkline.store import lead_edits, leads, schedule
 from trunkline.store.database import Connection
-from trunkline.store.lead_reopenings import FIRST_PAGE, EndedCursor, EndedFilter, Reopened, ReopenOrder
+from trunkline.store.lead_edits import FIRST_PAGE, EndedCursor, EndedFilter, Reopened, ReopenOrder
 from trunkline.store.leads import Admission, AdmissionKey, StoredLead
 from trunkline.store.tenants import MERCHANTS
 
@@ -236,7 +236,7 @@ async def _reopen_all(api: Api, who: Principal, body: ReopenManyIn, tally: Reope
     after = FIRST_PAGE
     while asyncio.get_running_loop().time() < deadline_s:
         async with api.store.reading() as connection:
-            page = await lead_reopenings.list_ended(
+            page = await lead_edits.list_ended(
                 connection, who.tenant, wanted, request_id=body.request_id, after=after, limit=PAGE
             )
         if page:
@@ -270,7 +270,7 @@ async def _filter(api: Api, body: ReopenManyIn) -> EndedFilter:
 async def _count(api: Api, who: Principal, body: ReopenManyIn) -> ReopenManyOut:
     wanted = await _filter(api, body)
     async with api.store.reading() as connection:
-        count = await lead_reopenings.count_ended(
+        count = await lead_edits.count_ended(
             connection, who.tenant, wanted, request_id=body.request_id, limit=COUNT_MAX
         )
     return ReopenManyOut(matched=count, reopened=0, refused={}, complete=True)
@@ -290,7 +290,7 @@ async def _reopen(
     found_calls = await _ask_carriers(api, who, body, ids)
     async with api.store.writing() as tx:
         locked = await lead_edits.lock(tx, who.tenant, ids)
-        facts = await lead_reopenings.facts(tx, list(locked), body.request_id)
+        facts = await lead_edits.reopening_facts(tx, list(locked), body.request_id)
         timed = await _timings(tx, body, locked)
         wanted: list[Reopened] = []
         for lead_id in ids:
@@ -310,7 +310,7 @@ async def _reopen(
             else:
                 wanted.append(to_be)
         order = ReopenOrder(body.request_id, body.reason, who.actor)
-        reopened = await lead_reopenings.reopen(tx, wanted, order)
+        reopened = await lead_edits.reopen(tx, wanted, order)
         for lead in reopened:
             await record(
                 tx,
@@ -358,7 +358,7 @@ async def _ask_carriers(api: Api, who: Principal, body: ReopenIn, ids: Sequence[
     resolve = api.deps.resolve_unknown
     async with api.store.writing() as tx:
         locked = await lead_edits.lock(tx, who.tenant, ids)
-        facts = await lead_reopenings.facts(tx, list(locked), body.request_id)
+        facts = await lead_edits.reopening_facts(tx, list(locked), body.request_id)
     doubts = [
         (lead_id, attempt_id)
         for lead_id, known in facts.items()

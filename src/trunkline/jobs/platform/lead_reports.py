@@ -21,9 +21,9 @@ from trunkline.jobs.run import Run
 from trunkline.leads.outcomes import legacy
 from trunkline.schema.leads import Attempt
 from trunkline.sealing import Sealer
-from trunkline.store import lead_reopenings, leads, webhook_endpoints
+from trunkline.store import lead_edits, leads, webhook_endpoints
 from trunkline.store.database import Connection, Database
-from trunkline.store.lead_reopenings import Reopening
+from trunkline.store.lead_edits import Reopening
 from trunkline.store.leads import StoredLead
 from trunkline.store.tenants import PLATFORM
 
@@ -95,11 +95,11 @@ async def _message(
     """Event type, time and data. If the lead was reopened meanwhile, they are those of its previous end. None: the
     agent's report made the lead wait again, so it has not ended."""
     if end.is_reopened:
-        order = await lead_reopenings.get(tx, lead.id, end.reopen_no)
+        order = await lead_edits.reopening(tx, lead.id, end.reopen_no)
         return None if order is None else (LEAD_REOPENED, order.at, reopened_data(lead, order))
     attempts = await leads.attempts(tx, lead.id)
     if lead.reopen_count > end.reopen_no:
-        order = await lead_reopenings.get(tx, lead.id, end.reopen_no + 1)
+        order = await lead_edits.reopening(tx, lead.id, end.reopen_no + 1)
         if order is None:
             return None
         lead = replace(
