@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.api.world import ApiWorld, expect, open_api
-from trunkline.api.routes import leads_abort
+from trunkline.api.routes import lead_edits
 from trunkline.model import new_id
 from trunkline.store import mailboxes
 from trunkline.store.mailboxes import NewEvent
@@ -240,7 +240,7 @@ async def test_leads_are_aborted_by_their_ids_with_a_result_each(world: ApiWorld
 async def test_leads_are_aborted_by_a_filter_over_many_pages(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leads_abort, "PAGE", 3)
+    monkeypatch.setattr(lead_edits, "PAGE", 3)
     campaign_id = str(new_id())
     mine = [await world.make_lead("a1", f"r{n}", campaign_id=campaign_id) for n in range(10)]
     other = await world.make_lead("a1", "other")
@@ -271,7 +271,7 @@ async def test_a_bulk_abort_past_its_time_budget_reports_itself_incomplete(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.make_lead("a1")
-    monkeypatch.setattr(leads_abort, "BUDGET_S", -1.0)
+    monkeypatch.setattr(lead_edits, "BUDGET_S", -1.0)
     answer = expect(await world.admin.post(ABORT, {"merchant_id": "a1", "reason": "over"}), 200)
     assert (answer["aborted"], answer["complete"]) == (0, False)
 

@@ -23,8 +23,7 @@ from trunkline.api.store import Store
 from trunkline.dispatch import agent_reports
 from trunkline.http.body import bounded_body
 from trunkline.jobs.platform.enrichment import CallSource, EnrichmentService, Wanted
-from trunkline.leads import payloads
-from trunkline.leads.ingest import FieldProblem
+from trunkline.leads.ingest import FieldProblem, payload_problem
 from trunkline.router.tokens import CallKeys, CallProof
 from trunkline.schema.fields import Moment
 from trunkline.store import call_reports
@@ -199,9 +198,8 @@ def _report(body: bytes) -> CallReport:
         given = OutcomeIn.model_validate_json(body)
     except ValidationError as error:
         raise invalid(*_problems(error)) from None
-    reason = payloads.problem(given.data, bytes_max=DATA_BYTES_MAX)
-    if reason:
-        raise invalid(FieldProblem("data", reason))
+    if problem := payload_problem(given.data, DATA_BYTES_MAX, "data"):
+        raise invalid(problem)
     return CallReport(
         given.disposition,
         given.opt_out,
@@ -217,9 +215,8 @@ def _state(body: bytes) -> dict[str, Any]:
         state = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
         raise invalid(FieldProblem("body", "The state must be a JSON object.")) from None
-    reason = payloads.problem(state, bytes_max=STATE_BYTES_MAX)
-    if reason:
-        raise invalid(FieldProblem("body", reason))
+    if problem := payload_problem(state, STATE_BYTES_MAX, "body"):
+        raise invalid(problem)
     return state
 
 

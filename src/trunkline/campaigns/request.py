@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from trunkline.leads import ingest, payloads
+from trunkline.leads import ingest
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy
 from trunkline.leads.ingest import FieldProblem, LeadRefused
 from trunkline.model import new_id
@@ -87,7 +87,7 @@ def prepare(request: CampaignRequest, admission: Admission) -> NewCampaign | Lea
         reseller_id=admission.reseller_id,
         merchant_id=admission.merchant_id,
         request_id=request.request_id,
-        request_hash=hashlib.sha256(payloads.encode(content)).digest(),
+        request_hash=hashlib.sha256(ingest.encode(content)).digest(),
         name=request.name,
         pool_id=admission.pool_id,
         priority=request.priority,
@@ -113,10 +113,8 @@ def time_problems(
 
 def _problems(request: CampaignRequest, admission: Admission) -> Iterator[FieldProblem]:
     if admission.pool_id is None:
-        named = f"This merchant has no pool {request.pool!r}."
-        yield FieldProblem(
-            "pool", named if request.pool else "Name a pool, or set the merchant's default_pool."
-        )
+        yield ingest.no_pool(request.pool, "Name a pool, or set the merchant's default_pool.")
     yield from time_problems(request.starts_at, request.ends_at, admission.now)
-    if (problem := ingest.webhook_problem(request.reporting_webhook_url)) is not None:
+    url = request.reporting_webhook_url
+    if url and (problem := ingest.webhook_problem(url)):
         yield problem

@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 from pydantic import ValidationError
 
-from trunkline.leads import ingest, payloads
+from trunkline.leads import ingest
 from trunkline.leads.ingest import FieldProblem, LeadRefused, LeadRequest
 from trunkline.leads.upload_report import RowResult, UploadReport
 from trunkline.leads.uploads import BrokenUpload, Rows, UploadRow
@@ -179,7 +179,7 @@ class Intake:
             case NewLead() as new:
                 if self._hash_of is not None:
                     new = replace(new, request_hash=self._hash_of(new.request_id))
-                encoded = payloads.encode(new.payload)
+                encoded = ingest.encode(new.payload)
                 batch.staged.append(leads.staged(candidate.row_no, encoded, new))
 
 

@@ -4,6 +4,7 @@ Nothing here reads or writes: the caller looks up the merchant's `Admission` fir
 """
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,10 +13,11 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from trunkline.leads import payloads, phones
+from trunkline.leads import phones
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, resolve
 from trunkline.leads.immutable import ZoneName
 from trunkline.leads.windows import next_opening
@@ -29,6 +31,11 @@ PAYLOAD_BYTES_MAX = 64 * 1024
 PAYLOAD_PHONE = "customer_mobile_number"
 URL_MAX = 2048
 YEAR_MAX = 9990
+DEPTH_MAX = 32
+_INT_MAX = 2**63 - 1
+
+# Sorted keys: two spellings of one object have one encoding, as a fingerprint needs.
+encode = msgspec.json.Encoder(order="deterministic").encode
 
 EXAMPLE: JsonDict = {
     "request_id": "order-4711-reminder",
@@ -112,12 +119,21 @@ def prepare(
     request: LeadRequest, admission: Admission, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX
 ) -> NewLead | LeadRefused:
     """Check what the schema cannot, normalise, and find the first allowed time to call."""
+    problems: list[FieldProblem] = []
     phone = _phone(request, admission)
-    problems = tuple(_problems(request, admission, payload_bytes_max))
     if isinstance(phone, FieldProblem):
-        return LeadRefused((phone, *problems))
-    if problems or admission.pool_id is None:
-        return LeadRefused(problems)
+        problems.append(phone)
+    if admission.pool_id is None:
+        problems.append(no_pool(request.pool, "Name a number pool, or set the merchant's default_pool."))
+    problems += content_problems(
+        request.payload,
+        request.scheduled_at,
+        request.expires_at,
+        request.reporting_webhook_url,
+        payload_bytes_max=payload_bytes_max,
+    )
+    if problems or isinstance(phone, FieldProblem) or admission.pool_id is None:
+        return LeadRefused(tuple(problems))
     scheduled_at = request.scheduled_at and request.scheduled_at.astimezone(UTC)
     when = timing(phone, request.timezone, scheduled_at, admission)
     if isinstance(when, FieldProblem):
@@ -200,7 +216,7 @@ def fingerprint(request: LeadRequest, phone: str, scheduled_at: datetime | None)
     )
     if request.expires_at is not None:  # requests without it have the hash that they always had
         content = (*content, request.expires_at.astimezone(UTC))
-    return hashlib.sha256(payloads.encode(content)).digest()
+    return hashlib.sha256(encode(content)).digest()
 
 
 def _phone(request: LeadRequest, admission: Admission) -> str | FieldProblem:
@@ -217,25 +233,31 @@ def _phone(request: LeadRequest, admission: Admission) -> str | FieldProblem:
     return FieldProblem(field, parsed.error) if isinstance(parsed, phones.BadPhone) else parsed
 
 
-def _problems(request: LeadRequest, admission: Admission, payload_bytes_max: int) -> Iterator[FieldProblem]:
-    if admission.pool_id is None:
-        missing = "Name a number pool, or set the merchant's default_pool."
-        yield FieldProblem(
-            "pool", f"This merchant has no pool {request.pool!r}." if request.pool else missing
-        )
-    for problem in (
-        payload_problem(request.payload, payload_bytes_max),
-        moment_problem(request.scheduled_at),
-        expiry_problem(request.expires_at, request.scheduled_at),
-        webhook_problem(request.reporting_webhook_url),
-    ):
-        if problem is not None:
-            yield problem
+def no_pool(named: str | None, otherwise: str = "") -> FieldProblem:
+    """`otherwise` is what to do where none was named."""
+    return FieldProblem("pool", f"This merchant has no pool {named!r}." if named else otherwise)
 
 
-def payload_problem(payload: dict[str, Any], bytes_max: int) -> FieldProblem | None:
-    reason = payloads.problem(payload, bytes_max=bytes_max)
-    return FieldProblem("payload", reason) if reason else None
+def content_problems(
+    payload: dict[str, Any] | None,
+    scheduled_at: datetime | None,
+    expires_at: datetime | None,
+    reporting_webhook_url: str | None,
+    *,
+    payload_bytes_max: int,
+) -> Iterator[FieldProblem]:
+    """Of a request, or of a change: what is left out has no problem."""
+    if payload and (problem := payload_problem(payload, payload_bytes_max)):
+        yield problem
+    if scheduled_at and (problem := moment_problem(scheduled_at)):
+        yield problem
+    # An expiry that has passed is no problem: the same request, repeated later, still has the same answer.
+    if expires_at and (problem := moment_problem(expires_at, "expires_at")):
+        yield problem
+    elif expires_at and scheduled_at and expires_at <= scheduled_at:
+        yield FieldProblem("expires_at", "It would expire before it may be called.")
+    if reporting_webhook_url and (problem := webhook_problem(reporting_webhook_url)):
+        yield problem
 
 
 def moment_problem(moment: datetime | None, field: str = "scheduled_at") -> FieldProblem | None:
@@ -247,31 +269,56 @@ def moment_problem(moment: datetime | None, field: str = "scheduled_at") -> Fiel
     return None if fits else FieldProblem(field, "This moment is outside the calendar.")
 
 
-def expiry_problem(expires_at: datetime | None, scheduled_at: datetime | None) -> FieldProblem | None:
-    """A time that has passed is no problem: the same request, repeated later, still has the same answer."""
-    problem = moment_problem(expires_at, "expires_at")
-    if problem is None and expires_at and scheduled_at and expires_at <= scheduled_at:
-        return FieldProblem("expires_at", "It would expire before it may be called.")
-    return problem
-
-
-def webhook_problem(url: str | None) -> FieldProblem | None:
-    if url is None or _is_web_url(url):
-        return None
-    return FieldProblem(
-        "reporting_webhook_url", "Give an http or https URL with a host and without a user name."
-    )
-
-
-def _is_web_url(url: str) -> bool:
+def webhook_problem(url: str) -> FieldProblem | None:
     try:
         parts = urlsplit(url)
         _ = parts.port
+        is_web_url = (
+            parts.scheme in ("http", "https") and parts.hostname and parts.username is None and " " not in url
+        )
     except ValueError:
-        return False
-    return (
-        parts.scheme in ("http", "https")
-        and bool(parts.hostname)
-        and parts.username is None
-        and " " not in url
-    )
+        is_web_url = False
+    problem = "Give an http or https URL with a host and without a user name."
+    return None if is_web_url else FieldProblem("reporting_webhook_url", problem)
+
+
+def payload_problem(payload: dict[str, Any], bytes_max: int, field: str = "payload") -> FieldProblem | None:
+    """The first reason why a payload cannot be stored as jsonb and come back unchanged."""
+    reason = None if _is_plain(payload) else _value_problem(payload, DEPTH_MAX)
+    if reason is None and (size := len(encode(payload))) > bytes_max:
+        reason = f"The payload has {size} bytes. At most {bytes_max} are allowed."
+    return FieldProblem(field, reason) if reason else None
+
+
+def _is_plain(payload: dict[str, Any]) -> bool:
+    """Names with ASCII texts and numbers, as in most payloads: these need no further check."""
+    for name, value in payload.items():
+        is_text = type(value) is str and value.isascii() and "\x00" not in value
+        if not (is_text or (type(value) is int and abs(value) <= _INT_MAX)):
+            return False
+        if not name.isascii() or "\x00" in name:
+            return False
+    return True
+
+
+def _value_problem(value: Any, depth_left: int) -> str | None:
+    match value:
+        case str() if "\x00" in value:
+            return "A text contains the NUL character, which cannot be stored."
+        case str() if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+            return "A text contains half a character (a lone surrogate), which cannot be stored."
+        case str() | bool() | None:
+            return None
+        case int():
+            return None if abs(value) <= _INT_MAX else "A number is too large. Send it as a string."
+        case float():
+            return None if math.isfinite(value) else "NaN and Infinity are not JSON. Send null or a string."
+        case _ if depth_left == 0:
+            return f"The payload is nested more than {DEPTH_MAX} levels deep."
+        case list():
+            return next(filter(None, (_value_problem(item, depth_left - 1) for item in value)), None)
+        case dict():
+            parts = (part for pair in value.items() for part in pair)
+            return next(filter(None, (_value_problem(part, depth_left - 1) for part in parts)), None)
+        case _:
+            return "Only JSON values can be stored."

@@ -18,7 +18,7 @@ from trunkline.reminders.series import OccurrenceTime, Series
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads, reminders, restores
 from trunkline.store.database import Connection
-from trunkline.store.leads import AdmissionKey, NewLead
+from trunkline.store.leads import NewLead
 from trunkline.store.reminders import NewOccurrence, StoredReminder, WaitingOccurrence
 from trunkline.telemetry import metrics
 
@@ -113,8 +113,10 @@ async def _skip_reason(tx: Connection, reminder: StoredReminder, wanted_at: date
 
 
 async def _make_lead(tx: Connection, reminder: StoredReminder, occurrence: NewOccurrence) -> list[UUID]:
-    key = AdmissionKey(reminder.merchant_id, reminder.pool, reminder.campaign_id)
-    admission = (await leads.admissions(tx, reminder.tenant, [key]))[key]
+    admission = await leads.admission(
+        tx, reminder.tenant, reminder.merchant_id, reminder.pool, reminder.campaign_id
+    )
+    assert admission is not None, "a reminder's merchant is its tenant"
     match ingest.prepare(lead_request(reminder, occurrence), admission):
         case LeadRefused(problems):
             await _fail(tx, occurrence, "; ".join(problem.error for problem in problems))

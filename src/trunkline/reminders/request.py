@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NaiveDatetime, WithJsonSchema
 from pydantic.config import JsonDict
 
-from trunkline.leads import ingest, payloads, phones
+from trunkline.leads import ingest, phones
 from trunkline.leads.immutable import ZoneName
 from trunkline.leads.ingest import FieldProblem, LeadRefused
 from trunkline.leads.windows import Window
@@ -175,7 +175,7 @@ def fingerprint(request: ReminderRequest, phone: str) -> bytes:
     content = request.model_dump(mode="json", exclude={"request_id", "merchant_id", "phone"}) | {
         "phone": phone
     }
-    return hashlib.sha256(payloads.encode(content)).digest()
+    return hashlib.sha256(ingest.encode(content)).digest()
 
 
 def _problems(
@@ -188,9 +188,6 @@ def _problems(
         yield FieldProblem("phone", phone.error)
     if isinstance(series, FieldProblem):
         yield series
-    for problem in (
-        ingest.payload_problem(request.payload, payload_bytes_max),
-        ingest.webhook_problem(request.reporting_webhook_url),
-    ):
-        if problem is not None:
-            yield problem
+    yield from ingest.content_problems(
+        request.payload, None, None, request.reporting_webhook_url, payload_bytes_max=payload_bytes_max
+    )

@@ -91,7 +91,7 @@ async def insert(tx: Connection, new: NewCampaign) -> StoredCampaign | None:
     return pick_or_none(StoredCampaign, await tx.fetchrow(_SQL.insert, *values))
 
 
-async def by_request(tx: Connection, merchant_id: str, request_id: str) -> StoredCampaign | None:
+async def by_request(tx: Connection, merchant_id: str, request_id: str | None) -> StoredCampaign | None:
     return pick_or_none(StoredCampaign, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
 
 

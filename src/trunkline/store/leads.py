@@ -44,7 +44,7 @@ class Admission:
     default_region: str | None
     pool_id: str | None
     # The layers of its calling policy as documents: platform, reseller, merchant, campaign.
-    policy: tuple[str | None, str | None, str | None, str | None]
+    policy: Sequence[str | None]
     # Postgres's clock when this was read.
     now: datetime
 
@@ -104,27 +104,18 @@ async def admissions(
     tx: Connection, tenant: Tenant, keys: Sequence[AdmissionKey]
 ) -> dict[AdmissionKey, Admission]:
     """Of those merchants that the tenant sees."""
-    rows = await tx.fetch(
-        _SQL.admissions,
-        tenant.reseller_id,
-        tenant.merchant_id,
-        [key.merchant_id for key in keys],
-        [key.pool_id for key in keys],
-        [key.campaign_id for key in keys],
-    )
-    return {keys[row["nth"] - 1]: _admission(row) for row in rows}
+    rows = await tx.fetch(_SQL.admissions, tenant.reseller_id, tenant.merchant_id, *zip(*keys, strict=True))
+    return {keys[row["nth"] - 1]: pick(Admission, row) for row in rows}
 
 
-def _admission(row: Any) -> Admission:
-    platform, reseller, merchant, campaign = row["policy"]
-    return Admission(
-        merchant_id=row["merchant_id"],
-        reseller_id=row["reseller_id"],
-        default_region=row["default_region"],
-        pool_id=row["pool_id"],
-        policy=(platform, reseller, merchant, campaign),
-        now=row["now"],
+async def admission(
+    tx: Connection, tenant: Tenant, merchant_id: str, pool_id: str | None, campaign_id: UUID | None = None
+) -> Admission | None:
+    """None: the tenant sees no such merchant."""
+    row = await tx.fetchrow(
+        _SQL.admissions, tenant.reseller_id, tenant.merchant_id, [merchant_id], [pool_id], [campaign_id]
     )
+    return pick_or_none(Admission, row)
 
 
 async def insert(tx: Connection, new: NewLead) -> StoredLead | None:

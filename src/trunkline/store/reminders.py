@@ -100,7 +100,7 @@ async def insert(tx: Connection, new: NewReminder) -> StoredReminder | None:
     return pick_or_none(StoredReminder, await tx.fetchrow(_SQL.insert, *values))
 
 
-async def by_request(tx: Connection, merchant_id: str, request_id: str) -> StoredReminder | None:
+async def by_request(tx: Connection, merchant_id: str, request_id: str | None) -> StoredReminder | None:
     return pick_or_none(StoredReminder, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
 
 

@@ -22,7 +22,6 @@ from trunkline.api.routes import (
     keys,
     lead_edits,
     leads,
-    leads_abort,
     leads_bulk,
     leads_reopen,
     mailbox_kinds,
@@ -43,7 +42,6 @@ from trunkline.api.routes import (
 
 ROUTERS: tuple[APIRouter, ...] = (
     leads_bulk.router,
-    leads_abort.router,
     leads_reopen.router,
     lead_edits.router,
     leads.router,

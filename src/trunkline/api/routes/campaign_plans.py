@@ -21,7 +21,6 @@ from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.uploads import BrokenUpload
 from trunkline.schema.fields import ObjectId
 from trunkline.store import leads
-from trunkline.store.leads import AdmissionKey
 
 router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
 
@@ -122,9 +121,8 @@ async def _policy(api: Api, who: Principal, merchant_id: str | None, own: Callin
     merchant_id = merchant_id or who.tenant.merchant_id
     if merchant_id is None:
         return resolve(campaign=own)
-    key = AdmissionKey(merchant_id, None, None)
     async with api.store.reading() as connection:
-        admission = (await leads.admissions(connection, who.tenant, [key])).get(key)
+        admission = await leads.admission(connection, who.tenant, merchant_id, None)
     if admission is None:
         raise unknown("merchant_id", "merchant")
     platform, reseller, merchant, _ = (

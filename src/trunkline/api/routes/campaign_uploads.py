@@ -28,7 +28,6 @@ from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.upload_report import UploadReport
 from trunkline.leads.uploads import BrokenUpload
 from trunkline.store import campaigns, leads
-from trunkline.store.leads import AdmissionKey
 
 router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
 
@@ -83,8 +82,10 @@ async def upload_campaign(
         campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
         if campaign.status in ("STOPPING", "STOPPED"):
             raise conflict("wrong_status", f"This campaign is {campaign.status}: it takes no more leads.")
-        key = AdmissionKey(campaign.merchant_id, campaign.pool, campaign.id)
-        admission = (await leads.admissions(connection, campaign.tenant, [key]))[key]
+        admission = await leads.admission(
+            connection, campaign.tenant, campaign.merchant_id, campaign.pool, campaign.id
+        )
+        assert admission is not None, "a campaign's merchant is its tenant"
     spool = Spool(query.encoding, reader(kind, columns), ROWS_MAX if query.atomic else CAMPAIGN_ROWS_MAX)
     try:
         await _fill(spool, request)

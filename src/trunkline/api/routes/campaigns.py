@@ -19,6 +19,7 @@ from trunkline.api.principal import Principal
 from trunkline.api.resources import extended
 from trunkline.api.routes.controls import RAMP_MAX_S, Reason
 from trunkline.api.routes.lead_edits import HANG_UP
+from trunkline.api.routes.leads import merchant_of, same_request
 from trunkline.api.routes.policy import above_merchant, put_layer, wake_leads
 from trunkline.campaigns import lifecycle
 from trunkline.campaigns.lifecycle import DONE, FROM, Action, Status
@@ -27,13 +28,13 @@ from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.jobs.platform.exports import COLUMNS, as_csv
 from trunkline.leads import ingest
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.ingest import FieldProblem, LeadRefused
+from trunkline.leads.ingest import LeadRefused
 from trunkline.schema.campaigns import Campaign, CampaignWithPolicy, ListedCampaign
 from trunkline.schema.fields import Moment, ObjectId, Text
 from trunkline.store import campaigns, leads, policy
-from trunkline.store.campaigns import NewCampaign, StoredCampaign
+from trunkline.store.campaigns import StoredCampaign
 from trunkline.store.database import Connection
-from trunkline.store.leads import AdmissionKey, LeadFilter
+from trunkline.store.leads import LeadFilter
 from trunkline.store.policy import PolicyKey
 
 router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
@@ -97,15 +98,19 @@ async def create_campaign(
     body: CampaignRequest, who: LeadsKey, api: Deps, response: Response
 ) -> CampaignWithPolicy:
     """A draft: upload its leads, then start it. Idempotent with a `request_id`."""
-    merchant_id = body.merchant_id or who.tenant.merchant_id
-    if merchant_id is None:
-        raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
+    merchant_id = merchant_of(who, body.merchant_id)
     async with api.store.writing() as tx:
-        new = await _prepared(tx, who, body, merchant_id)
+        admission = await leads.admission(tx, who.tenant, merchant_id, body.pool)
+        if admission is None:
+            raise unknown("merchant_id", "merchant")
+        new = prepare(body, admission)
+        if isinstance(new, LeadRefused):
+            raise invalid(*new.problems)
         campaign = await campaigns.insert(tx, new)
         if campaign is None:
             response.status_code = 200
-            return await with_policy(tx, await _sent_before(tx, new))
+            earlier = await campaigns.by_request(tx, new.merchant_id, new.request_id)
+            return await with_policy(tx, same_request(require_found(earlier, "campaign"), new))
         await _put_policy(tx, api, who, campaign, body.policy)
         await lifecycle.hold(tx, campaign, who.actor, "not started")
         await record(tx, who, "campaign.made", campaign.id, campaign.tenant, name=campaign.name)
@@ -157,7 +162,10 @@ async def update_campaign(
                 "being_applied", "The last change is still being applied to its leads. Try again soon."
             )
         if body.pool is not None:
-            given["pool_id"] = await _pool(tx, who, campaign, body.pool)
+            admission = await leads.admission(tx, who.tenant, campaign.merchant_id, body.pool)
+            if admission is None or admission.pool_id is None:
+                raise invalid(ingest.no_pool(body.pool))
+            given["pool_id"] = admission.pool_id
         _refuse_times(campaign, given)
         campaign = await campaigns.edit(tx, campaign.id, given)
         if body.policy is not None:
@@ -280,42 +288,12 @@ async def _locked(tx: Connection, who: Principal, campaign_id: UUID) -> StoredCa
     return require_found(await campaigns.lock(tx, who.tenant, campaign_id), "campaign")
 
 
-async def _prepared(tx: Connection, who: Principal, body: CampaignRequest, merchant_id: str) -> NewCampaign:
-    key = AdmissionKey(merchant_id, body.pool, None)
-    admission = (await leads.admissions(tx, who.tenant, [key])).get(key)
-    if admission is None:
-        raise unknown("merchant_id", "merchant")
-    match prepare(body, admission):
-        case LeadRefused(problems):
-            raise invalid(*problems)
-        case NewCampaign() as new:
-            return new
-
-
-async def _sent_before(tx: Connection, new: NewCampaign) -> StoredCampaign:
-    assert new.request_id is not None, "only a request_id is taken twice"
-    campaign = require_found(await campaigns.by_request(tx, new.merchant_id, new.request_id), "campaign")
-    if campaign.request_hash != new.request_hash:
-        raise conflict(
-            "request_id_reused", "This request_id was used before with other content. Choose another one."
-        )
-    return campaign
-
-
 async def _put_policy(
     tx: Connection, api: Api, who: Principal, campaign: StoredCampaign, body: CallingPolicy
 ) -> None:
     key = campaign_key(campaign.merchant_id, campaign.id)
     above = [*above_merchant(campaign.tenant), PolicyKey("merchant", campaign.merchant_id)]
     await put_layer(tx, api, who, key, body, campaign.tenant, above=above)
-
-
-async def _pool(tx: Connection, who: Principal, campaign: StoredCampaign, pool_id: str) -> str:
-    key = AdmissionKey(campaign.merchant_id, pool_id, None)
-    admission = (await leads.admissions(tx, who.tenant, [key]))[key]
-    if admission.pool_id is None:
-        raise invalid(FieldProblem("pool", f"This merchant has no pool {pool_id!r}."))
-    return admission.pool_id
 
 
 def _refuse_times(campaign: StoredCampaign, given: dict[str, Any]) -> None:

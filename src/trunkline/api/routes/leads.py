@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
 from uuid import UUID
 
 from fastapi import APIRouter, BackgroundTasks, Query, Response
@@ -24,8 +24,7 @@ from trunkline.schema.fields import ObjectId, Text, about
 from trunkline.schema.leads import Lead, LeadWithAttempts
 from trunkline.states import LeadStatus
 from trunkline.store import decisions, enrichments, leads
-from trunkline.store.database import Connection
-from trunkline.store.leads import AdmissionKey, LeadFilter, NewLead, StoredLead
+from trunkline.store.leads import LeadFilter
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -70,21 +69,25 @@ async def create_lead(
 
     201 for a new lead, 200 for one that this request created before, 409 if that one had other content.
     """
-    merchant_id = body.merchant_id or who.tenant.merchant_id
-    if merchant_id is None:
-        raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
+    merchant_id = merchant_of(who, body.merchant_id)
     async with api.store.autocommit() as connection:
-        new = await _prepared(connection, who, body, merchant_id, api.deps.limits.payload_bytes_max)
-        lead, is_new = await _insert_once(connection, new)
-    if lead.request_hash != new.request_hash:
-        raise conflict(
-            "request_id_reused", "This request_id was used before with other content. Choose another one."
-        )
-    if is_new:
-        afterwards.add_task(schedule_best_effort, api, [lead.id])
-    else:
-        response.status_code = 200
-    return lead
+        admission = await leads.admission(connection, who.tenant, merchant_id, body.pool, body.campaign_id)
+        if admission is None:
+            raise unknown("merchant_id", "merchant")
+        new = ingest.prepare(body, admission, payload_bytes_max=api.deps.limits.payload_bytes_max)
+        if isinstance(new, LeadRefused):
+            raise invalid(*new.problems)
+        # Two rounds, because retention may remove the lead of an earlier request before it is read.
+        for _ in range(2):
+            if lead := await leads.insert(connection, new):
+                afterwards.add_task(schedule_best_effort, api, [lead.id])
+                return lead
+            if lead := await leads.by_request(connection, new.merchant_id, new.request_id):
+                response.status_code = 200
+                return same_request(lead, new)
+        if await leads.is_listed(connection, new):
+            raise forbidden("do_not_call", "This person is on a do-not-call list.")
+        raise StoreUnavailable("the lead of this request_id was removed while it was read")
 
 
 @router.get("", responses=READ_ERRORS, summary="List leads")
@@ -121,30 +124,29 @@ async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadDetail:
     )
 
 
-async def _prepared(
-    connection: Connection, who: Principal, body: LeadRequest, merchant_id: str, payload_bytes_max: int
-) -> NewLead:
-    key = AdmissionKey(merchant_id, body.pool, body.campaign_id)
-    admission = (await leads.admissions(connection, who.tenant, [key])).get(key)
-    if admission is None:
-        raise unknown("merchant_id", "merchant")
-    match ingest.prepare(body, admission, payload_bytes_max=payload_bytes_max):
-        case LeadRefused(problems):
-            raise invalid(*problems)
-        case NewLead() as new:
-            return new
+def merchant_of(who: Principal, named: str | None) -> str:
+    """The merchant that a request names, or that of its key."""
+    merchant_id = named or who.tenant.merchant_id
+    if merchant_id is None:
+        raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
+    return merchant_id
 
 
-async def _insert_once(connection: Connection, new: NewLead) -> tuple[StoredLead, bool]:
-    """Insert, or read what an earlier request inserted. Two rounds, because retention may remove it in between."""
-    for _ in range(2):
-        if lead := await leads.insert(connection, new):
-            return lead, True
-        if lead := await leads.by_request(connection, new.merchant_id, new.request_id):
-            return lead, False
-    if await leads.is_listed(connection, new):
-        raise forbidden("do_not_call", "This person is on a do-not-call list.")
-    raise StoreUnavailable("the lead of this request_id was removed while it was read")
+class _Requested(Protocol):
+    @property
+    def request_hash(self) -> bytes: ...
+
+
+S = TypeVar("S", bound=_Requested)
+
+
+def same_request(stored: S, new: _Requested) -> S:
+    """What an earlier request with the same id created, unless its content was other."""
+    if stored.request_hash != new.request_hash:
+        raise conflict(
+            "request_id_reused", "This request_id was used before with other content. Choose another one."
+        )
+    return stored
 
 
 async def schedule_best_effort(api: Api, lead_ids: Sequence[UUID]) -> None:

@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trunkline.api.auth import API_ROOT, LeadsKey
 from trunkline.api.deps import Api, Deps
-from trunkline.api.errors import ApiError, conflict, forbidden, invalid, not_found, unknown
+from trunkline.api.errors import ApiError, conflict, forbidden, invalid, not_found
 from trunkline.api.models import WRITE_ERRORS, Body, require_found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
+from trunkline.api.routes.lead_edits import IDS_MAX, check_merchant
 from trunkline.api.routes.leads import e164, schedule_best_effort
 from trunkline.leads import ingest, phones
 from trunkline.leads.ingest import FieldProblem
@@ -28,11 +29,9 @@ from trunkline.store import lead_edits, leads, schedule
 from trunkline.store.database import Connection
 from trunkline.store.lead_edits import FIRST_PAGE, EndedCursor, EndedFilter, Reopened, ReopenOrder
 from trunkline.store.leads import Admission, AdmissionKey, StoredLead
-from trunkline.store.tenants import MERCHANTS
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
-IDS_MAX = 1000
 OUTCOMES_MAX = 20
 # Locked and changed in one transaction, which bounds how long a lead is locked.
 PAGE = 200
@@ -176,10 +175,7 @@ async def reopen_leads(
         for start in range(0, len(wanted), PAGE):
             await _reopen(api, who, body, wanted[start : start + PAGE], tally)
     else:
-        if body.merchant_id is not None:
-            async with api.store.reading() as connection:
-                if await MERCHANTS.get(connection, who.tenant, body.merchant_id) is None:
-                    raise unknown("merchant_id", "merchant")
+        await check_merchant(api, who, body.merchant_id)
         if body.dry_run:
             return await _count(api, who, body)
         complete = await _reopen_all(api, who, body, tally)

@@ -21,8 +21,7 @@ from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.routes.controls import Reason
 from trunkline.api.routes.mailbox_kinds import KindName, KindPath, good_secrets, visible_kind
-from trunkline.leads import payloads
-from trunkline.leads.ingest import FieldProblem, Text
+from trunkline.leads.ingest import FieldProblem, Text, payload_problem
 from trunkline.mailbox.inbox import BadEvent, Inbox
 from trunkline.states import MailboxStatus
 from trunkline.store import mailbox_admin, mailbox_kinds
@@ -375,9 +374,8 @@ async def append_event(
     Instead of a key, `Trunkline-Signature: t=<unix seconds>,v1=<hex>` will do: the HMAC-SHA256 of
     `<t>.<kind>/<key>.<body>` with the secret of the kind.
     """
-    problem = payloads.problem(body.payload, bytes_max=api.deps.limits.payload_bytes_max)
-    if problem is not None:
-        raise invalid(FieldProblem("payload", problem))
+    if problem := payload_problem(body.payload, api.deps.limits.payload_bytes_max):
+        raise invalid(problem)
     event = NewEvent(kind, key, body.dedupe_key or uuid4().hex, body.type, body.payload, body.urgent)
     try:
         receipt = await inbox_of(api).append(event)

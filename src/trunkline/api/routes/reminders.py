@@ -16,7 +16,7 @@ from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body,
 from trunkline.api.ownership import record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.api.routes.leads import e164, schedule_best_effort
+from trunkline.api.routes.leads import e164, merchant_of, same_request, schedule_best_effort
 from trunkline.api.routes.policy import above_merchant, put_layer
 from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.leads import ingest, phones
@@ -35,7 +35,6 @@ from trunkline.schema.fields import ObjectId, Text
 from trunkline.schema.reminders import Occurrence, Reminder, ReminderStatus, WallTime
 from trunkline.store import leads, reminders
 from trunkline.store.database import Connection
-from trunkline.store.leads import AdmissionKey
 from trunkline.store.policy import PolicyKey
 from trunkline.store.reminders import NewReminder, StoredReminder, WaitingOccurrence
 
@@ -98,15 +97,14 @@ async def create_reminder(
     body: ReminderRequest, who: LeadsKey, api: Deps, response: Response, afterwards: BackgroundTasks
 ) -> Reminder:
     """Idempotent with a `request_id`: 200 and the same reminder, or 409 if that one had other content."""
-    merchant_id = body.merchant_id or who.tenant.merchant_id
-    if merchant_id is None:
-        raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
+    merchant_id = merchant_of(who, body.merchant_id)
     async with api.store.writing() as tx:
         new = await _prepared(tx, api, who, body, merchant_id)
         reminder = await reminders.insert(tx, new)
         if reminder is None:
             response.status_code = 200
-            return await _shown(tx, await _sent_before(tx, new))
+            earlier = await reminders.by_request(tx, new.merchant_id, new.request_id)
+            return await _shown(tx, same_request(require_found(earlier, "reminder"), new))
         if body.windows:
             await _put_windows(tx, api, who, reminder, body)
         reminder, made = await making.make_due(tx, reminder, api.deps.reminders.horizon_s)
@@ -316,14 +314,12 @@ async def _prepared(
     tx: Connection, api: Api, who: Principal, body: ReminderRequest, merchant_id: str
 ) -> NewReminder:
     carrier = body.carrier or (None if body.pool else CARRIER)
-    key = AdmissionKey(merchant_id, None, None)
-    if not await leads.admissions(tx, who.tenant, [key]):
-        raise unknown("merchant_id", "merchant")
     pool_id = await reminders.pool(tx, merchant_id, body.pool, carrier)
+    admission = await leads.admission(tx, who.tenant, merchant_id, pool_id)
+    if admission is None:
+        raise unknown("merchant_id", "merchant")
     if pool_id is None:
         raise invalid(_no_pool(body, carrier))
-    key = AdmissionKey(merchant_id, pool_id, None)
-    admission = (await leads.admissions(tx, who.tenant, [key]))[key]
     prepared = prepare(
         body.model_copy(update={"carrier": carrier}),
         admission,
@@ -345,16 +341,6 @@ def _no_pool(body: ReminderRequest, carrier: str | None) -> FieldProblem:
     return FieldProblem(
         "pool", f"This merchant has no pool {body.pool!r} whose numbers are all of {carrier}."
     )
-
-
-async def _sent_before(tx: Connection, new: NewReminder) -> StoredReminder:
-    assert new.request_id is not None, "only a request_id is taken twice"
-    reminder = require_found(await reminders.by_request(tx, new.merchant_id, new.request_id), "reminder")
-    if reminder.request_hash != new.request_hash:
-        raise conflict(
-            "request_id_reused", "This request_id was used before with other content. Choose another one."
-        )
-    return reminder
 
 
 async def _put_windows(
