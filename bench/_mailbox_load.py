@@ -50,7 +50,7 @@ class Stage:
     def folder(self, limits: WorkerLimits) -> MailboxWorker:
         """The platform's own handler of call events."""
         return self.worker(
-            CallFold(self.bus, Settler(Policies()), CooldownWriter(self.database, "bench")), limits
+            CallFold(Settler(self.bus, Policies()), CooldownWriter(self.database, "bench")), limits
         )
 
     async def value(self, statement: str, *args: object) -> Any:

@@ -211,6 +211,10 @@ class Agent(StrEnum):
     UNKNOWN = "unknown"
 
 
+# Carriers that run the agent themselves: their calls need no pod.
+STREAMLESS = frozenset({"vapi"})
+
+
 class Counted(Value, frozen=True):
     """Calls of a period: those that ended, were answered, were answered by a person, and of these the abandoned."""
 
@@ -237,7 +241,7 @@ class Outcome(StrEnum):
     """How a lead can end: not dialled, during the call, in the session.
 
     NO_AGENT: answered, but the call got no agent. BUSY: the callee was busy. Their former names are in
-    `leads.outcomes.LEGACY`.
+    `leads.retries.LEGACY`.
     """
 
     PRECHECK_FAILED = "PRECHECK_FAILED"
@@ -273,7 +277,7 @@ class Finish(Value, frozen=True):
     """The lead ends here. `word` is the agent's own outcome, which replaces the platform's."""
 
     outcome: Outcome
-    reason: str | None
+    reason: str | None = None
     word: str | None = None
 
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.dispatch.stage import Stage, event, open_stage
-from trunkline.dispatch import agent_reports, missing_agents
+from trunkline.dispatch import agent_reports, calls
 from trunkline.store import leads
 from trunkline.store.call_reports import CallReport
 from trunkline.store.mailboxes import NewEvent
@@ -283,7 +283,7 @@ async def test_a_recording_whose_fold_rolls_back_enqueues_no_fetch_job(
         async def break_off(*_: object) -> None:
             raise RuntimeError("the end of the transaction")
 
-        monkeypatch.setattr(missing_agents, "follow", break_off)
+        monkeypatch.setattr(calls, "follow_agents", break_off)
         await told_of_recording(stage, attempt, "https://r/1", 1)
         async with stage.database.connection() as conn:
             assert await conn.fetchval("SELECT count(*) FROM job_outbox WHERE job_type = 'enrich_call'") == 0

@@ -34,7 +34,7 @@ class Exchange:
             self.world.database,
             self.world.bus,
             CallFold(
-                self.world.bus, Settler(Policies(), self._hear), CooldownWriter(self.world.database, "w")
+                Settler(self.world.bus, Policies(), self._hear), CooldownWriter(self.world.database, "w")
             ),
             "w",
             LIMITS,

@@ -1,8 +1,9 @@
 import pytest
 
 from trunkline.errors import TrunklineError
+from trunkline.model import STREAMLESS
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carrier_registry import CARRIERS, STREAMLESS, CarrierAccount, CarrierConfigError
+from trunkline.telephony.carrier_registry import CARRIERS, CarrierAccount, CarrierConfigError
 from trunkline.telephony.directory import carrier_for
 from trunkline.telephony.documents import documents_for
 

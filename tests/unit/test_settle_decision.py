@@ -2,25 +2,27 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.support.leads.policy import after_call
-from trunkline.leads.outcomes import AgentEvidence, CallVerdict, agent_of, legacy, rule_words, verdict
-from trunkline.leads.retries import Retries, RetryRule
-from trunkline.leads.settle_decision import (
+from tests.support.leads.policy import after_call, after_facts, attempt_of
+from trunkline.leads.outcomes import (
     after_cancellation,
-    after_facts,
     after_refusal,
     after_throttling,
     after_unexplained,
+    agent_of,
+    verdict,
 )
+from trunkline.leads.retries import Retries, RetryRule, legacy, rule_words
 from trunkline.model import Agent, Budget, CallFacts, Finish, LeadDecision, Outcome, Retry
 from trunkline.states import AttemptState
-from trunkline.store.attempts import ReportedOutcome
+from trunkline.store.attempts import CallAllocation, ReportedOutcome
+from trunkline.value import replace
 
 NOW = datetime(2025, 6, 3, 10, 0, tzinfo=UTC)
 # A report without a disposition of the agent's own.
@@ -67,13 +69,32 @@ def test_an_unanswered_calls_verdict_has_its_reason(end_reason: str | None, reas
 
 
 def test_a_busy_callee_is_the_outcome_busy() -> None:
-    assert verdict(call(None, "busy")) == CallVerdict(Outcome.BUSY)
+    assert verdict(call(None, "busy")) == Finish(Outcome.BUSY)
+
+
+class AgentEvidence(NamedTuple):
+    is_external: bool = False
+    has_joined: bool = False
+    given: bool | None = None
+    stream_began: bool | None = None
+    is_unnamed: bool = False
+
+    @property
+    def agent(self) -> Agent:
+        """As the rules conclude it, from an attempt and its facts."""
+        unnamed_at = NOW + timedelta(seconds=30) if self.is_unnamed else None
+        allocation = CallAllocation(NOW, self.has_joined, unnamed_at)
+        attempt = attempt_of(
+            Budget(1, 9, 0), carrier="vapi" if self.is_external else "twilio", allocation=allocation
+        )
+        facts = replace(call(), ended_at=NOW + timedelta(seconds=60), stream_began=self.stream_began)
+        return agent_of(attempt, replace(facts, agent_joined=self.given))
 
 
 def _who_took_it(seen: AgentEvidence) -> Agent:
     """The table, written down once more, from the strongest witness to the weakest."""
     match seen:
-        case AgentEvidence(is_external=True):
+        case AgentEvidence(is_external=True) | AgentEvidence(given=True):
             return Agent.EXTERNAL
         case AgentEvidence(has_joined=True):
             return Agent.JOINED
@@ -95,7 +116,7 @@ EVERYTHING_SEEN = [
 
 @pytest.mark.parametrize("seen", EVERYTHING_SEEN)
 def test_the_agent_state_follows_from_every_combination_of_evidence(seen: AgentEvidence) -> None:
-    agent = agent_of(seen)
+    agent = seen.agent
     assert agent is _who_took_it(seen)
     is_ours = seen.has_joined or (seen.stream_began is True and seen.given is not False)
     no_trace = seen.given is False or seen.stream_began is False or seen.is_unnamed
@@ -106,7 +127,7 @@ def test_the_agent_state_follows_from_every_combination_of_evidence(seen: AgentE
 
 
 def test_without_evidence_the_agent_is_unknown_and_the_lead_is_finished() -> None:
-    unknown = call(agent=agent_of(AgentEvidence()))
+    unknown = call(agent=AgentEvidence().agent)
     assert after_facts(unknown, None, Budget(1, 9, 0)) == Finish(Outcome.ANSWERED, None)
 
 
@@ -143,7 +164,7 @@ def test_an_agents_disposition_does_not_override_an_unanswered_call() -> None:
 
 
 def test_a_disposition_no_agent_does_not_change_an_answered_call() -> None:
-    assert verdict(call(), report("no agent")) == CallVerdict(Outcome.ANSWERED, "NO_AGENT")
+    assert verdict(call(), report("no agent")) == Finish(Outcome.ANSWERED, "NO_AGENT")
 
 
 @pytest.mark.parametrize(("attempt", "delay_s"), [(1, 60), (2, 120), (3, 240), (10, 60 * 2**9)])

@@ -58,6 +58,7 @@ from trunkline.loops.leader import LeaderLoop, Leadership, LeaseTimes, Unelected
 from trunkline.mailbox.inbox import Inbox, InboxLimits
 from trunkline.mailbox.processing import FailureRule
 from trunkline.mailbox.worker import MailboxWorker
+from trunkline.model import STREAMLESS
 from trunkline.reminders.scheduler import ReminderScheduler
 from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocation_notes import AllocationNotes
@@ -83,7 +84,6 @@ from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.accounts import AccountService, AccountsRefresh
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import AnswerFallback
-from trunkline.telephony.carrier_registry import STREAMLESS
 from trunkline.telephony.credentials import Vault
 from trunkline.telephony.directory import CarrierDirectory
 from trunkline.telephony.environment import accounts_of
@@ -312,7 +312,7 @@ class Dispatch:
         settings, database, bus = runtime.settings, runtime.database, runtime.bus
         policies = Policies(usual_retries=Retries(base_s=settings.reminders.retry_base_s))
         self.schedule = partial(schedule_best_effort, database, bus)
-        self.settler = Settler(policies, router.slot_releaser.release)
+        self.settler = Settler(bus, policies, router.slot_releaser.release)
         self.agents = AgentRule(settings.router.agents == "elsewhere", STREAMLESS)
         self.cooldowns = CooldownWriter(database, settings.identity)
         self.to_tenants = Outgoing(allow_insecure=settings.jobs.allow_insecure_webhooks)
@@ -331,7 +331,7 @@ class Dispatch:
             runtime.clock,
             ingress.carriers,
             Callbacks(runtime.public_base_url, ingress.callback_keys, runtime.fallback_base_url),
-            CarrierResponseWriter(database, bus, self.settler, self.cooldowns),
+            CarrierResponseWriter(database, self.settler, self.cooldowns),
             SenderLimits(
                 late_max_s=settings.dispatch.send_late_max_s,
                 ring_timeout_s=int(settings.carrier.ring_timeout_s),
@@ -382,7 +382,7 @@ class PostCall:
         self.call_worker = MailboxWorker(
             runtime.database,
             runtime.bus,
-            CallFold(runtime.bus, dispatch.settler, dispatch.cooldowns, self.enrichment),
+            CallFold(dispatch.settler, dispatch.cooldowns, self.enrichment),
             settings.identity,
             replace(
                 LIMITS,
@@ -447,7 +447,7 @@ class Maintenance:
             batch_max=settings.reminders.batch_max,
         )
         self.checker = Checker(
-            database, bus, clock, ingress.carriers, ingress.inbox, self.check_limits, dispatch.settler
+            database, clock, ingress.carriers, ingress.inbox, self.check_limits, dispatch.settler
         )
         self.live_calls = LiveCalls(database, clock, ingress.carriers, ingress.inbox)
         self.channels = ChannelReconciler(

@@ -42,6 +42,7 @@ from trunkline.jobs.platform.retention import FileRetention
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import LeaderLoop
 from trunkline.mailbox.maintenance import MailboxGauges, MailboxRetention
+from trunkline.model import STREAMLESS
 from trunkline.reminders.follower import ReminderFollower
 from trunkline.router.pods import PodGauges
 from trunkline.router.slots import SlotCheck
@@ -49,7 +50,6 @@ from trunkline.settings import Settings
 from trunkline.store import agents
 from trunkline.store.migrate import require_schema
 from trunkline.telemetry import get_logger, metrics
-from trunkline.telephony.carrier_registry import STREAMLESS
 
 log = get_logger(__name__)
 

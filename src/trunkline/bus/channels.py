@@ -72,7 +72,7 @@ async def hold(bus: Bus, holders: Iterable[Holder]) -> int:
 
 async def release(bus: Bus, attempt_ids: Iterable[UUID]) -> int:
     """Free the channels of these attempts; twice frees once."""
-    ids = [str(attempt_id) for attempt_id in attempt_ids]
+    ids = list(map(str, attempt_ids))
     return await bus.change(_RELEASE, ids) if ids else 0
 
 

@@ -26,6 +26,7 @@ from trunkline.bus.router import RouterBus
 from trunkline.errors import BusUnavailable, MigrationError, StoreUnavailable
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.rule_packs import Pack, known_packs, named, warnings
+from trunkline.model import STREAMLESS
 from trunkline.settings import Settings
 from trunkline.settings.tiers import COMMON, Tiers, assignment_order
 from trunkline.store import accounts as store_accounts
@@ -36,7 +37,7 @@ from trunkline.store.driver import NO_SUCH_TABLE, SERVER_ERROR, SingleConnection
 from trunkline.store.policy import PolicyKey
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import Unavailable
-from trunkline.telephony.carrier_registry import STREAMLESS, CarrierAccount, CarrierConfigError
+from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError
 from trunkline.telephony.credentials import Opened, Vault
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.environment import accounts_of

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trunkline.control.waits import Cause, Includes, cause, everybody, leads_by, leads_by_cause
+from trunkline.model import STREAMLESS
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, alarms, allocations, job_admin, mailbox_admin, presence, waiting
 from trunkline.store.agents import AgentCapacity, SlotRule
@@ -12,7 +13,6 @@ from trunkline.store.alarms import LongStop
 from trunkline.store.database import Connection
 from trunkline.store.presence import Key, Losses, MeasuredValue
 from trunkline.store.waiting import FlowName, WaitingFlow
-from trunkline.telephony.carrier_registry import STREAMLESS
 
 ALIVE_WITHIN_S = 15.0
 MINUTES = 15

@@ -6,18 +6,18 @@ brings the report, and the fold stores it. Either way the fold joins it with the
 report the addresses of recordings in a webhook of their own, or with a call's end.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Literal
 from uuid import UUID
 
 from trunkline.jobs.platform.enrichment import CallSource, Wanted
-from trunkline.moments import read_moment
+from trunkline.leads.fold import Fact
 from trunkline.store import call_reports, do_not_call, mailboxes
 from trunkline.store.attempts import Attempt
 from trunkline.store.call_reports import CallContext, CallReport
 from trunkline.store.database import Connection, apart
-from trunkline.store.mailboxes import Event, NewEvent, Parked
+from trunkline.store.mailboxes import NewEvent, Parked
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.carrier import AgentReport
 
@@ -29,18 +29,16 @@ ReportResult = Literal["new", "known", "contradicted", "superseded", "no_call"]
 # The mailbox of a call, by its attempt.
 KIND = "call"
 _EVENT = "reported"
-# The fields with a recording's address: of Twilio and Exotel, of Plivo, of Vapi.
-_RECORDINGS = ("RecordingUrl", "RecordUrl", "recordingUrl")
-# Twilio also reports recordings that cannot be fetched: not yet, never, or no longer.
-_MISSING_RECORDINGS = frozenset({"in-progress", "processing", "absent", "failed", "deleted"})
-RECORDING_REF_MAX = 2000
 
 
 async def take(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> ReportResult:
     """Store a report, once, and wake the fold. The same report again is known; a different one is refused."""
     result = await store(tx, attempt_id, report, turn)
     if result == "new":
-        await mailboxes.append(tx, [_event(attempt_id, turn)])
+        # Only says that there is a report; the fold reads its content under its locks.
+        dedupe_key = f"{_EVENT}:{turn}" if turn else _EVENT
+        event = NewEvent(KIND, str(attempt_id), dedupe_key, _EVENT, {"kind": _EVENT})
+        await mailboxes.append(tx, [event])
     return result
 
 
@@ -64,24 +62,21 @@ async def store(tx: Connection, attempt_id: UUID, report: CallReport, turn: int 
 
 async def store_carried(
     tx: Connection,
-    batch: Mapping[str, Sequence[Event]],
     locked: Mapping[UUID, Attempt],
+    carried: Sequence[tuple[UUID, Fact, CallReport]],
     parked: list[Parked],
 ) -> list[Wanted]:
     """Store the reports that came with webhooks of these calls, and return the enrichments of the new ones. Ordered by
     phone: the order in which people are put on the do-not-call list. A report that cannot be stored is parked with its
     event, alone: the call's facts do not wait for it, and an opt-out is listed all the same."""
-    carried = [
-        (each, event, report) for each in locked for event in batch[str(each)] for report in _reports(event)
-    ]
     enrichments = []
-    for attempt_id, event, report in sorted(carried, key=lambda item: (locked[item[0]].phone, item[0])):
+    for attempt_id, fact, report in sorted(carried, key=lambda item: (locked[item[0]].phone, item[0])):
         result = await apart(tx, store(tx, attempt_id, report))
         if isinstance(result, Exception):
-            parked.append(
-                Parked(event.key, event.seq, f"its report cannot be stored: {type(result).__name__}")
-            )
-            await _store_opt_out(tx, attempt_id, report)
+            error = f"its report cannot be stored: {type(result).__name__}"
+            parked.append(Parked(str(attempt_id), fact.seq, error))
+            if report.opt_out and (call := await call_reports.context(tx, attempt_id)):
+                await _list_person(tx, call)
             metrics.CALL_REPORTS.labels("unusable").inc()
             continue
         metrics.CALL_REPORTS.labels(result).inc()
@@ -91,13 +86,8 @@ async def store_carried(
     return enrichments
 
 
-async def _store_opt_out(tx: Connection, attempt_id: UUID, report: CallReport) -> None:
-    if report.opt_out and (call := await call_reports.context(tx, attempt_id)):
-        await _list_person(tx, call)
-
-
 def as_payload(report: AgentReport) -> dict[str, Any]:
-    """The payload of an event, as `store_carried` reads it."""
+    """The payload of an event, as the fold reads it."""
     return {
         "disposition": report.disposition,
         "opt_out": report.opt_out,
@@ -108,25 +98,6 @@ def as_payload(report: AgentReport) -> dict[str, Any]:
     }
 
 
-def _reports(event: Event) -> Iterator[CallReport]:
-    payload: Any = event.payload
-    report = payload.get("report") if isinstance(payload, dict) else None
-    if isinstance(report, dict):
-        yield CallReport(
-            _text(report.get("disposition"), 100),
-            report.get("opt_out") is True,
-            read_moment(report.get("callback_at")),
-            _text(report.get("transcript_ref"), 2000),
-            _text(report.get("recording_ref"), 2000),
-            report["data"] if isinstance(report.get("data"), dict) else {},
-        )
-
-
-def _text(value: object, length_max: int) -> str | None:
-    """None for a value that its column would refuse: the fold is total."""
-    return value if isinstance(value, str) and 0 < len(value) <= length_max else None
-
-
 async def _list_person(tx: Connection, call: CallContext) -> None:
     """The merchant does not call this person any more. Their waiting leads end at the next dial."""
     await do_not_call.add(
@@ -134,47 +105,21 @@ async def _list_person(tx: Connection, call: CallContext) -> None:
     )
 
 
-def _event(attempt_id: UUID, turn: int) -> NewEvent:
-    """Only says that there is a report; the fold reads its content under its locks."""
-    dedupe_key = f"{_EVENT}:{turn}" if turn else _EVENT
-    return NewEvent(KIND, str(attempt_id), dedupe_key, _EVENT, {"kind": _EVENT})
-
-
 async def store_recordings(
-    tx: Connection, batch: Mapping[str, Sequence[Event]], locked: Mapping[UUID, Attempt]
+    tx: Connection, locked: Mapping[UUID, Attempt], recordings: Sequence[tuple[UUID, str]]
 ) -> list[Wanted]:
     """Store the addresses of recordings that came with webhooks of these calls, and return the enrichments that fetch
     them. A recording is an item of its own, named by its address: reported twice, it is fetched once, whether or not
     the call's agent requested an enrichment. One that cannot be stored delays no call."""
-    refs = list(
-        dict.fromkeys(
-            (each, ref) for each in locked for event in batch[str(each)] for ref in _recordings(event)
-        )
-    )
-    if not refs:
-        return []
+    refs = list(dict.fromkeys(recordings))
     stored = await apart(tx, call_reports.add_recordings(tx, refs))
     if isinstance(stored, Exception):
         log.error("call.recordings_not_stored", calls=len(refs), error=type(stored).__name__)
         return []
-    return [
-        Wanted(
-            f"{attempt_id}.{sha256(ref.encode()).hexdigest()[:16]}",
-            CallSource(
-                recording_url=ref, carrier=locked[attempt_id].carrier, account=locked[attempt_id].account
-            ),
-            locked[attempt_id].tenant,
-            attempt_id,
-        )
-        for attempt_id, ref in refs
-    ]
-
-
-def _recordings(event: Event) -> Iterator[str]:
-    payload: Any = event.payload
-    raw = payload.get("raw") if isinstance(payload, dict) else None
-    if not isinstance(raw, dict) or raw.get("RecordingStatus") in _MISSING_RECORDINGS:
-        return
-    for ref in map(raw.get, _RECORDINGS):
-        if isinstance(ref, str) and 0 < len(ref) <= RECORDING_REF_MAX and ref.isprintable():
-            yield ref
+    wanted = []
+    for attempt_id, ref in refs:
+        attempt = locked[attempt_id]
+        source = CallSource(recording_url=ref, carrier=attempt.carrier, account=attempt.account)
+        item_id = f"{attempt_id}.{sha256(ref.encode()).hexdigest()[:16]}"
+        wanted.append(Wanted(item_id, source, attempt.tenant, attempt_id))
+    return wanted

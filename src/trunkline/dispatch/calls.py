@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
-from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch import agent_reports, call_evidence, late_facts, missing_agents
+from trunkline.dispatch import agent_reports, late_facts
 from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownWriter, failed_for_us
-from trunkline.dispatch.settlement import Decide, Settlement, Settler
+from trunkline.dispatch.settlement import Decide, Settlement, Settler, follow_agents
 from trunkline.jobs.platform.enrichment import EnrichmentService, Wanted
-from trunkline.leads import settle_decision
+from trunkline.leads import outcomes
 from trunkline.leads.fold import Fact, UnreadableEvent, fold, read, separate_foreign
 from trunkline.leads.retries import Retries
 from trunkline.mailbox.handler import AfterCommit, Batch, Done
@@ -29,7 +28,7 @@ from trunkline.store import attempts
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection, apart
 from trunkline.store.jobs import Inserted
-from trunkline.store.mailboxes import Event, Parked
+from trunkline.store.mailboxes import Parked
 from trunkline.telemetry import get_logger
 from trunkline.telephony.carrier import Rejected, Throttled
 from trunkline.value import replace
@@ -50,13 +49,8 @@ class CallFold:
     kind = KIND
 
     def __init__(
-        self,
-        bus: Bus,
-        settler: Settler,
-        cooldown_writer: CooldownWriter,
-        enrichment: EnrichmentService | None = None,
+        self, settler: Settler, cooldown_writer: CooldownWriter, enrichment: EnrichmentService | None = None
     ):
-        self._bus = bus
         self._settler = settler
         # Notes the calls that failed because of our account, number or rights.
         self._cooldowns = cooldown_writer
@@ -67,45 +61,88 @@ class CallFold:
         facts: dict[UUID, list[Fact]] = {}
         parked: list[Parked] = []
         for key, events in batch.items():
-            attempt_id = _attempt_id(key)
-            if attempt_id is None:
-                parked += _all_parked(events, "the key of its mailbox is no attempt id")
-            else:
-                facts[attempt_id] = _readable(events, parked)
-        return Done(write=partial(self._write, batch, facts, parked), parked=parked)
+            try:
+                attempt_id = UUID(key)
+            except ValueError:
+                attempt_id = None
+            if attempt_id is None or str(attempt_id) != key:
+                error = "the key of its mailbox is no attempt id"
+                parked += [Parked(event.key, event.seq, error) for event in events]
+                continue
+            facts[attempt_id] = []
+            for event in events:
+                match read(event.payload, event.created_at, event.seq):
+                    case Fact() as fact:
+                        facts[attempt_id].append(fact)
+                    case UnreadableEvent(why=why):
+                        parked.append(Parked(event.key, event.seq, why))
+        return Done(write=partial(self._write, facts, parked), parked=parked)
 
     async def _write(
-        self, batch: Batch, facts: Mapping[UUID, list[Fact]], parked: list[Parked], tx: Connection
+        self, facts: Mapping[UUID, list[Fact]], parked: list[Parked], tx: Connection
     ) -> AfterCommit:
         locked = await attempts.lock(tx, list(facts))
         for unknown in facts.keys() - locked.keys():
-            parked += _all_parked(batch[str(unknown)], "there is no such attempt")
-        if enrichments := await agent_reports.store_carried(tx, batch, locked, parked):
-            locked = await attempts.lock(tx, list(locked))  # with their reports
-        facts, foreign = _separate_foreign(locked, facts)
-        written_off = [attempt for attempt in locked.values() if attempt.facts.state in WRITTEN_OFF]
-        reappeared = [attempt for attempt in written_off if _has_reappeared(attempt, facts[attempt.id])]
+            parked += [Parked(str(unknown), fact.seq, "there is no such attempt") for fact in facts[unknown]]
+        carried = [(each, fact, fact.report) for each in locked for fact in facts[each] if fact.report]
+        enrichments = await agent_reports.store_carried(tx, locked, carried, parked) if carried else []
+        own, foreign = {}, {}
+        for attempt in locked.values():
+            own[attempt.id], others = separate_foreign(attempt.facts.call_id, facts[attempt.id])
+            for fact in others:
+                foreign[str(attempt.id)] = fact.call_id or ""
+                ids = {"call_id": fact.call_id, "own": attempt.facts.call_id}
+                log.error("call.foreign", attempt_id=str(attempt.id), **ids)
+        written_off = [each for each in locked.values() if each.facts.state in WRITTEN_OFF]
+        reappeared = [
+            each
+            for each in written_off
+            if late_facts.may_be_reattached(each) and fold(each.facts, own[each.id]).state not in WRITTEN_OFF
+        ]
         if reappeared:
             # Their leads are being called again, unless a newer attempt calls them already.
             await attempts.reattach_leads(tx, reappeared)
-            locked = await attempts.lock(tx, list(locked))
-        folded = {attempt.id: _facts(attempt, facts[attempt.id]) for attempt in locked.values()}
-        changed = {each: known for each, known in folded.items() if known != locked[each].facts}
-        applied = await _apply(tx, locked, changed)
-        enrichments += await agent_reports.store_recordings(tx, batch, locked)
-        enrichment_jobs = await self._request_enrichment(tx, enrichments) if enrichments else []
+        if reappeared or enrichments:
+            locked = await attempts.lock(tx, list(locked))  # with their reports
+        applied = await _apply(tx, locked, own)
+        recordings = [(each, ref) for each in locked for fact in facts[each] for ref in fact.recordings]
+        if recordings:
+            enrichments += await agent_reports.store_recordings(tx, locked, recordings)
+        jobs = await self._request_enrichment(tx, enrichments) if enrichments else []
         late = await late_facts.follow(tx, locked, applied) if written_off else {}
-        ended = [each for each, known in applied.items() if _has_ended(locked[each], known)]
-        decisions: dict[UUID, Decide] = {each: partial(_decide, applied[each]) for each in ended}
-        settlement = await self._settler.settle(tx, locked, decisions, applied)
-        await self._settler.revise(tx, locked, applied, settlement)
-        await missing_agents.follow(tx, locked, applied, settlement.ends)
+        settlement, failures = await self._settle(tx, locked, applied)
         if foreign:
             await raise_alarm(tx, "foreign_call", "", {"calls": foreign})
         if late:
             await late_facts.report(tx, late)
-        failures = [failure for each in ended if (failure := _failure(locked[each], applied[each]))]
-        return partial(self._follow_up, settlement, enrichment_jobs, failures)
+        return partial(self._follow_up, settlement, jobs, failures)
+
+    async def _settle(
+        self, tx: Connection, locked: Mapping[UUID, Attempt], applied: Mapping[UUID, CallFacts]
+    ) -> tuple[Settlement, list[CarrierAnswer]]:
+        """And the calls that a carrier accepted and then failed because of us, as answers to their requests."""
+        decisions: dict[UUID, Decide] = {}
+        failures: list[CarrierAnswer] = []
+        for each, facts in applied.items():
+            attempt = locked[each]
+            if facts.state is not AttemptState.ENDED or facts.state not in ATTEMPT_MOVES[attempt.facts.state]:
+                continue  # it has not ended, or had before
+            decisions[each] = partial(outcomes.after_facts, facts)
+            # No person was reached, and the cause is our account, our number or their rights.
+            place = None if facts.answered_at else failed_for_us(attempt.carrier, facts.end_reason)
+            if place is not None:
+                decisions[each] = partial(_after_our_failing, place)
+                account, number = (attempt.carrier, attempt.account), attempt.number_id
+                failures.append(
+                    CarrierAnswer(
+                        each, attempt.lead_id, account, number, attempt.phone, place, after_acceptance=True
+                    )
+                )
+        settlement = await self._settler.settle(tx, locked, decisions, applied)
+        if [each for each in locked.values() if each.facts.state is AttemptState.ENDED]:
+            await self._settler.revise(tx, locked, applied, settlement)
+        await follow_agents(tx, locked, applied, settlement.ends)
+        return settlement, failures
 
     async def _request_enrichment(self, tx: Connection, wanted: Sequence[Wanted]) -> list[Inserted]:
         if self._enrichment is None:
@@ -121,63 +158,25 @@ class CallFold:
     ) -> None:
         if self._enrichment is not None:
             self._enrichment.wake(enrichment_jobs)
-        await settlement.publish(self._bus)
+        await self._settler.publish(settlement)
         if failures:
             await self._cooldowns.note(failures)
 
 
-def _attempt_id(key: str) -> UUID | None:
-    try:
-        attempt_id = UUID(key)
-    except ValueError:
-        return None
-    return attempt_id if str(attempt_id) == key else None
-
-
-def _all_parked(events: Sequence[Event], error: str) -> list[Parked]:
-    return [Parked(event.key, event.seq, error) for event in events]
-
-
-def _readable(events: Sequence[Event], parked: list[Parked]) -> list[Fact]:
-    facts = []
-    for event in events:
-        match read(event.payload, event.created_at):
-            case Fact() as fact:
-                facts.append(fact)
-            case UnreadableEvent(why=why):
-                parked.append(Parked(event.key, event.seq, why))
-    return facts
-
-
-def _separate_foreign(
-    locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
-) -> tuple[dict[UUID, list[Fact]], dict[str, str]]:
-    """The facts of the attempts' own calls and, by attempt, the ids of other calls that were reported under it."""
-    own: dict[UUID, list[Fact]] = {}
-    foreign: dict[str, str] = {}
-    for attempt in locked.values():
-        own[attempt.id], others = separate_foreign(attempt.facts.call_id, facts[attempt.id])
-        for fact in others:
-            foreign[str(attempt.id)] = fact.call_id or ""
-            log.error(
-                "call.foreign", attempt_id=str(attempt.id), call_id=fact.call_id, own=attempt.facts.call_id
-            )
-    return own, foreign
-
-
-def _facts(attempt: Attempt, new_facts: Sequence[Fact]) -> CallFacts:
-    facts = call_evidence.with_agent(attempt, fold(attempt.facts, new_facts))
-    if facts.state in LIVE and attempt.facts.state not in LIVE and not late_facts.may_be_reattached(attempt):
-        return late_facts.without_going_live(attempt, facts)
-    return facts
-
-
 async def _apply(
-    tx: Connection, locked: Mapping[UUID, Attempt], changed: Mapping[UUID, CallFacts]
+    tx: Connection, locked: Mapping[UUID, Attempt], new_facts: Mapping[UUID, Sequence[Fact]]
 ) -> Mapping[UUID, CallFacts]:
-    """Write the facts together. If an index refuses one of them (the call's id is another attempt's, or a call that
-    reappeared has a newer rival), write each by itself, and that one as far as possible."""
-    if await _is_applied(tx, changed):
+    """Write what has changed, together. If an index refuses one of them (the call's id is another attempt's, or a call
+    that reappeared has a newer rival), write each by itself, and that one as far as possible."""
+    changed: dict[UUID, CallFacts] = {}
+    for attempt in locked.values():
+        facts = outcomes.with_agent(attempt, fold(attempt.facts, new_facts[attempt.id]))
+        goes_live = facts.state in LIVE and attempt.facts.state not in LIVE
+        if goes_live and not late_facts.may_be_reattached(attempt):
+            facts = late_facts.without_going_live(attempt, facts)
+        if facts != attempt.facts:
+            changed[attempt.id] = facts
+    if not changed or await attempts.apply_facts(tx, changed):
         return changed
     applied: dict[UUID, CallFacts] = {}
     for attempt_id, facts in changed.items():
@@ -188,7 +187,7 @@ async def _apply(
             late_facts.without_going_live(attempt, facts),
         )
         for possible in as_far_as_possible:
-            if await _is_applied(tx, {attempt_id: possible}):
+            if await attempts.apply_facts(tx, {attempt_id: possible}):
                 applied[attempt_id] = possible
                 break
         if applied.get(attempt_id) != facts:
@@ -198,52 +197,7 @@ async def _apply(
     return applied
 
 
-async def _is_applied(tx: Connection, facts: Mapping[UUID, CallFacts]) -> bool:
-    try:
-        async with tx.transaction():
-            await attempts.apply_facts(tx, facts)
-    except attempts.TAKEN:
-        return False
-    return True
-
-
-def _has_reappeared(attempt: Attempt, facts: Sequence[Fact]) -> bool:
-    """A call that was written off, and may be its lead's again."""
-    return late_facts.may_be_reattached(attempt) and fold(attempt.facts, facts).state not in WRITTEN_OFF
-
-
-def _has_ended(attempt: Attempt, facts: CallFacts) -> bool:
-    """By these facts, and not before."""
-    is_new = AttemptState.ENDED in ATTEMPT_MOVES[attempt.facts.state]
-    return facts.state is AttemptState.ENDED and is_new
-
-
-def _decide(facts: CallFacts, attempt: Attempt, retries: Retries) -> LeadDecision:
-    match _failed_for_us(attempt, facts):
-        case None:
-            return call_evidence.decide(attempt, facts, retries)
-        case Throttled(retry_after_s=retry_after_s):
-            return settle_decision.after_throttling(retry_after_s)
-        case _:
-            return settle_decision.after_our_failing()
-
-
-def _failed_for_us(attempt: Attempt, facts: CallFacts) -> Rejected | Throttled | None:
-    """No person was reached, and the cause is our account, our number or their rights."""
-    return None if facts.answered_at is not None else failed_for_us(attempt.carrier, facts.end_reason)
-
-
-def _failure(attempt: Attempt, facts: CallFacts) -> CarrierAnswer | None:
-    """A call that the carrier accepted and then failed because of us, as an answer to its request."""
-    place = _failed_for_us(attempt, facts)
-    if place is None:
-        return None
-    return CarrierAnswer(
-        attempt.id,
-        attempt.lead_id,
-        (attempt.carrier, attempt.account),
-        attempt.number_id,
-        attempt.phone,
-        place,
-        after_acceptance=True,
-    )
+def _after_our_failing(place: Rejected | Throttled, _attempt: Attempt, _retries: Retries) -> LeadDecision:
+    if isinstance(place, Throttled):
+        return outcomes.after_throttling(place.retry_after_s)
+    return outcomes.after_our_failing()

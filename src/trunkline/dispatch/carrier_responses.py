@@ -11,13 +11,12 @@ from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
-from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownWriter, end_reason
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.errors import BusUnavailable
-from trunkline.leads import settle_decision
+from trunkline.leads import outcomes
 from trunkline.leads.retries import Retries
 from trunkline.model import Finish, LeadDecision, Outcome, Retry
 from trunkline.states import AttemptState
@@ -49,9 +48,8 @@ ONCE = Unexplained(1)
 class CarrierResponseWriter:
     """Collects responses and writes them in batches. One per process."""
 
-    def __init__(self, database: Database, bus: Bus, settler: Settler, cooldown_writer: CooldownWriter):
+    def __init__(self, database: Database, settler: Settler, cooldown_writer: CooldownWriter):
         self._database = database
-        self._bus = bus
         self._settler = settler
         self._cooldowns = cooldown_writer
         self._waiting: list[CarrierAnswer] = []
@@ -122,7 +120,7 @@ class CarrierResponseWriter:
 
     async def _publish(self, settlement: Settlement) -> None:
         try:
-            await settlement.publish(self._bus)
+            await self._settler.publish(settlement)
         except BusUnavailable as error:
             log.warning("results.bus_unavailable", error=str(error))
 
@@ -161,7 +159,7 @@ class UnexplainedRefusal(Value, frozen=True):
     others_were_accepted: bool
 
     def __call__(self, attempt: Attempt, retries: Retries) -> LeadDecision:
-        return settle_decision.after_unexplained(
+        return outcomes.after_unexplained(
             self.code,
             attempt.budget,
             retries,
@@ -232,8 +230,8 @@ def _decide(place: PlaceResult, attempt: Attempt, retries: Retries) -> LeadDecis
         case Rejected(code=code, retryable=False):
             return Finish(Outcome.CARRIER_ERROR, code)  # the carrier refuses this destination at any time
         case Rejected(code=code, blames="destination"):
-            return settle_decision.after_refusal(code, attempt.budget, retries)
+            return outcomes.after_refusal(code, attempt.budget, retries)
         case Throttled(retry_after_s=retry_after_s):
-            return settle_decision.after_throttling(retry_after_s)
+            return outcomes.after_throttling(retry_after_s)
         case _:
-            return settle_decision.after_our_failing()
+            return outcomes.after_our_failing()

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Literal
 from uuid import UUID
 
-from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
 from trunkline.dispatch.carrier_responses import UnexplainedRefusal, history
 from trunkline.dispatch.live_calls import append, looked_up
@@ -89,7 +88,6 @@ class Checker(Loop):
     def __init__(
         self,
         database: Database,
-        bus: Bus,
         clock: Clock,
         carriers: CarrierDirectory,
         inbox: Inbox,
@@ -99,7 +97,6 @@ class Checker(Loop):
     ):
         super().__init__(interval_s)
         self._database = database
-        self._bus = bus
         self._clock = clock
         self._carriers = carriers
         self._inbox = inbox
@@ -244,7 +241,7 @@ class Checker(Loop):
         metrics.ATTEMPTS_WRITTEN_OFF.labels(check.carrier, state.value).inc()
         if state is AttemptState.UNKNOWN:
             settlement.freed.clear()  # its channel is held until no call can be live on it
-        await settlement.publish(self._bus)
+        await self._settler.publish(settlement)
 
     async def resolve_unknown(self, attempt_id: UUID) -> Resolution:
         """Query the carrier once more about an `unknown` attempt, for a person who wants to call its lead again. A call
@@ -268,14 +265,14 @@ class Checker(Loop):
             is_absent = await attempts.mark_absent(tx, check.id)
         if is_absent:
             log.warning("attempt.absent_when_queried_again", attempt_id=str(check.id))
-            await Settlement(freed=[check.id]).publish(self._bus)
+            await self._settler.publish(Settlement(freed=[check.id]))
         return "settled"
 
     async def _free_channel(self, check: AttemptCheck) -> None:
         async with self._database.transaction() as tx:
             freed = await attempts.free_channel(tx, check.id)
         if freed:
-            await Settlement(freed=[check.id]).publish(self._bus)
+            await self._settler.publish(Settlement(freed=[check.id]))
 
 
 def _by_account(due: Sequence[AttemptCheck]) -> dict[AccountName, list[AttemptCheck]]:

@@ -13,7 +13,6 @@ from typing import Literal
 from uuid import UUID
 
 from trunkline.control.raising import raise_alarm
-from trunkline.leads.fold import without_doubt
 from trunkline.model import CallFacts, Outcome
 from trunkline.states import LIVE, WRITTEN_OFF, AttemptState, LeadStatus
 from trunkline.store import attempts, hang_ups
@@ -62,16 +61,17 @@ async def reattach(database: Database, attempt_id: UUID, call_id: str) -> bool:
         if attempt.facts.state not in WRITTEN_OFF:
             return attempt.facts.state in LIVE
         await attempts.reattach_leads(tx, [attempt])
+        # The reason and the time of the writing-off are no facts of the call.
         facts = replace(
-            without_doubt(attempt.facts),
+            attempt.facts,
             state=AttemptState.ANSWERED,
             call_id=call_id,
             answered_at=attempt.facts.answered_at or attempt.read_at,
+            ended_at=None,
+            end_reason=None,
+            duration_s=None,
         )
-        try:
-            async with tx.transaction():
-                await attempts.apply_facts(tx, {attempt_id: facts})
-        except attempts.TAKEN:
+        if not await attempts.apply_facts(tx, {attempt_id: facts}):
             return False
         await _hold_again(tx, attempt_id)
         log.error("call.reappeared_late", attempt_id=str(attempt_id), state=facts.state.value)
@@ -83,21 +83,20 @@ async def follow(
     tx: Connection, locked: Mapping[UUID, Attempt], applied: Mapping[UUID, CallFacts]
 ) -> dict[UUID, LateKind]:
     """Give reattached calls a channel, and have the others hung up. Returns what was done with each late call."""
-    late = [each for each in applied if locked[each].facts.state in WRITTEN_OFF]
-    for attempt_id in late:
-        state = applied[attempt_id].state
-        log.error("call.reappeared_late", attempt_id=str(attempt_id), state=state.value)
-        if state in LIVE:
+    late: dict[UUID, LateKind] = {}
+    for attempt_id, facts in applied.items():
+        attempt = locked[attempt_id]
+        if attempt.facts.state not in WRITTEN_OFF:
+            continue
+        log.error("call.reappeared_late", attempt_id=str(attempt_id), state=facts.state.value)
+        if facts.state in LIVE:
             await _hold_again(tx, attempt_id)
-        elif state in WRITTEN_OFF:
+        elif facts.state in WRITTEN_OFF:
             await hang_ups.request(tx, [attempt_id])
-    return {each: _kind(locked[each], applied[each]) for each in late}
-
-
-def _kind(attempt: Attempt, facts: CallFacts) -> LateKind:
-    """A call that has ended already counts as reattached if its lead has no other call and no other end: it decides."""
-    is_reattached = facts.state not in WRITTEN_OFF and may_be_reattached(attempt)
-    return "adopted" if is_reattached else "hung_up"
+        # One that has ended already counts as reattached if its lead has no other call and no other end: it decides.
+        is_reattached = facts.state not in WRITTEN_OFF and may_be_reattached(attempt)
+        late[attempt_id] = "adopted" if is_reattached else "hung_up"
+    return late
 
 
 async def report(tx: Connection, late: Mapping[UUID, LateKind]) -> None:

@@ -1,1 +1,1 @@
-"""Leads: how they come in (`ingest`), what their calls add up to (`fold`), and what follows (`settle_decision`)."""
+"""Leads: how they come in (`ingest`), what their calls add up to (`fold`), and what follows (`outcomes`)."""

@@ -53,10 +53,8 @@ class Price(Frozen):
     def reserved_micros(self) -> int:
         return self.per_call_micros + round(self.per_minute_micros * self.reserve_minutes)
 
-    def cost_micros(self, talked_s: float | None) -> int:
-        """Of a call that has ended: by the started minute. An unanswered one (None) costs nothing."""
-        if talked_s is None:
-            return 0
+    def cost_micros(self, talked_s: float) -> int:
+        """Of an answered call that has ended: by the started minute."""
         return self.per_call_micros + self.per_minute_micros * math.ceil(talked_s / 60)
 
 

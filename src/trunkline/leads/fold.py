@@ -10,7 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trunkline.model import CallFacts
+from trunkline.moments import read_moment
 from trunkline.states import ATTEMPT_MOVES, WRITTEN_OFF, AttemptState
+from trunkline.store.call_reports import CallReport
 from trunkline.value import Value, replace
 
 # The state each kind of event proves, in the order in which they come about.
@@ -38,8 +40,15 @@ _ORDER: Mapping[AttemptState | None, int] = {state: n for n, state in enumerate(
 EARLIER_MAX = timedelta(days=7)
 LATER_MAX = timedelta(hours=1)
 TEXT_LENGTH_MAX = 255
+REF_LENGTH_MAX = 2000
 FAILED_FOR_US = "failed:"
 INT_MAX = 2**31 - 1
+# The fields with a recording's address: of Twilio and Exotel, of Plivo, of Vapi.
+_RECORDINGS = ("RecordingUrl", "RecordUrl", "recordingUrl")
+# Twilio also reports recordings that cannot be fetched: not yet, never, or no longer.
+_MISSING_RECORDINGS = frozenset({"in-progress", "processing", "absent", "failed", "deleted"})
+# No call was known then: the reason and the time of that are no facts of the call itself.
+_WITHOUT_CALL = WRITTEN_OFF | {AttemptState.IN_DOUBT}
 
 
 class Fact(Value, frozen=True):
@@ -58,34 +67,52 @@ class Fact(Value, frozen=True):
     stream_began: bool | None = None
     cost_micros: int | None = None
     cost_currency: str | None = None
+    # What an agent that the carrier runs reported, and the addresses of recordings.
+    report: CallReport | None = None
+    recordings: tuple[str, ...] = ()
+    # The number of the event in its mailbox.
+    seq: int = 0
 
 
 class UnreadableEvent(Value, frozen=True):
     why: str
 
 
-def read(payload: object, arrived_at: datetime) -> Fact | UnreadableEvent:
+def read(payload: object, arrived_at: datetime, seq: int = 0) -> Fact | UnreadableEvent:
     """Take the usable part of an event. An unusable time is replaced by that of the arrival."""
     if not isinstance(payload, dict):
         return UnreadableEvent("it is no JSON object")
-    kind = payload.get("kind")
+    get = payload.get
+    kind = get("kind")
     if not isinstance(kind, str) or kind not in _PROVES:
         return UnreadableEvent(f"no event is of kind {str(kind)[:TEXT_LENGTH_MAX]!r}")
-    cost_micros, cost_currency = _cost(payload.get("cost"))
-    joined, others = payload.get("agent_joined"), payload.get("other_ids")
+    reason, fault = _text(get("reason")), _text(get("fault"))
+    if fault and reason != "completed":
+        reason = _text(f"{FAILED_FOR_US}{fault}")
+    # Carriers send `human`, `machine`, `machine_end_beep`, `fax`, or that they do not know.
+    answered_by = str(get("answered_by")).lower()
+    is_machine = answered_by.startswith(("machine", "fax", "voicemail"))
+    joined, others, report = get("agent_joined"), get("other_ids"), get("report")
+    cost, raw, micros, currency = get("cost"), get("raw"), None, None
+    if isinstance(cost, dict):
+        micros, currency = _count(cost.get("micros"), 2**63 - 1), _text(cost.get("currency"))
+    has_cost = micros is not None and currency is not None
     return Fact(
         proves=_PROVES[kind],
-        at=_moment(payload.get("at"), arrived_at),
-        call_id=_text(payload.get("call_id")),
+        at=_moment(get("at"), arrived_at),
+        call_id=_text(get("call_id")),
         other_ids=tuple(filter(None, map(_text, others))) if isinstance(others, list) else (),
-        is_comparable=payload.get("is_leg_id") is not True,
-        reason=_reason(payload),
-        duration_s=_count(payload.get("duration_s")),
-        is_machine=_machine(payload.get("answered_by")),
+        is_comparable=get("is_leg_id") is not True,
+        reason=reason,
+        duration_s=_count(get("duration_s"), INT_MAX),
+        is_machine=True if is_machine else False if answered_by.startswith("human") else None,
         agent_joined=False if kind == "refused" else joined if isinstance(joined, bool) else None,
         stream_began=_STREAM.get(kind),
-        cost_micros=cost_micros,
-        cost_currency=cost_currency,
+        cost_micros=micros if has_cost else None,
+        cost_currency=currency if has_cost else None,
+        report=_report(report) if isinstance(report, dict) else None,
+        recordings=_recordings(raw) if isinstance(raw, dict) else (),
+        seq=seq,
     )
 
 
@@ -111,7 +138,32 @@ def separate_foreign(call_id: str | None, facts: Collection[Fact]) -> tuple[list
 def fold(before: CallFacts, facts: Iterable[Fact]) -> CallFacts:
     known = before
     for fact in sorted(facts, key=_order):
-        known = _add(known, fact)
+        changes: dict[str, Any] = {}
+        # If reports differ, the one that detected a machine, or missed an agent, counts.
+        if fact.is_machine is not None:
+            changes["is_machine"] = known.is_machine or fact.is_machine
+        if fact.agent_joined is not None:
+            changes["agent_joined"] = fact.agent_joined and known.agent_joined is not False
+        # A stream that broke had begun before; one that could not be opened may be opened at another pod.
+        if fact.stream_began is not None:
+            changes["stream_began"] = known.stream_began or fact.stream_began
+        if known.carrier_cost_micros is None and fact.cost_micros is not None:
+            changes |= {"carrier_cost_micros": fact.cost_micros, "carrier_cost_currency": fact.cost_currency}
+        if fact.proves is not None:
+            changes["call_id"] = known.call_id or fact.call_id
+            if fact.proves in ATTEMPT_MOVES[known.state]:
+                changes["state"] = fact.proves
+                if known.state in _WITHOUT_CALL:
+                    known = replace(known, ended_at=None, end_reason=None, duration_s=None)
+        match fact.proves:
+            case AttemptState.RINGING:
+                changes["ringing_at"] = known.ringing_at or fact.at
+            case AttemptState.ANSWERED:
+                changes["answered_at"] = known.answered_at or fact.at
+            case AttemptState.ENDED if known.ended_at is None:
+                changes |= {"ended_at": fact.at, "end_reason": fact.reason, "duration_s": fact.duration_s}
+                changes["answered_at"] = known.answered_at or _must_have_answered_at(fact)
+        known = replace(known, **changes) if changes else known
     return known
 
 
@@ -125,41 +177,6 @@ def _order(fact: Fact) -> tuple[object, ...]:
         _ORDER[fact.proves], fact.at, call_id is None, call_id, reason is None, reason, duration_s is None, duration_s,
         micros is None, micros, currency is None, currency,
     )  # fmt: skip
-
-
-def without_doubt(facts: CallFacts) -> CallFacts:
-    """A call that was in doubt or written off: the reason and the time of that are no facts of the call itself."""
-    if facts.state is AttemptState.IN_DOUBT or facts.state in WRITTEN_OFF:
-        return replace(facts, ended_at=None, end_reason=None, duration_s=None)
-    return facts
-
-
-def _add(known: CallFacts, fact: Fact) -> CallFacts:
-    moves = fact.proves is not None and fact.proves in ATTEMPT_MOVES[known.state]
-    if moves:
-        known = without_doubt(known)
-    changes: dict[str, Any] = {}
-    # If reports differ, the one that detected a machine, or missed an agent, counts.
-    if fact.is_machine is not None:
-        changes["is_machine"] = known.is_machine or fact.is_machine
-    if fact.agent_joined is not None:
-        changes["agent_joined"] = fact.agent_joined and known.agent_joined is not False
-    # A stream that broke had begun before; one that could not be opened may be opened at another pod.
-    if fact.stream_began is not None:
-        changes["stream_began"] = known.stream_began or fact.stream_began
-    if known.carrier_cost_micros is None and fact.cost_micros is not None:
-        changes |= {"carrier_cost_micros": fact.cost_micros, "carrier_cost_currency": fact.cost_currency}
-    if fact.proves is not None:
-        changes |= {"state": fact.proves if moves else known.state, "call_id": known.call_id or fact.call_id}
-    match fact.proves:
-        case AttemptState.RINGING:
-            changes["ringing_at"] = known.ringing_at or fact.at
-        case AttemptState.ANSWERED:
-            changes["answered_at"] = known.answered_at or fact.at
-        case AttemptState.ENDED if known.ended_at is None:
-            changes |= {"ended_at": fact.at, "end_reason": fact.reason, "duration_s": fact.duration_s}
-            changes["answered_at"] = known.answered_at or _must_have_answered_at(fact)
-    return replace(known, **changes) if changes else known
 
 
 def _must_have_answered_at(end: Fact) -> datetime | None:
@@ -178,35 +195,33 @@ def _moment(value: Any, arrived_at: datetime) -> datetime:
         return arrived_at
 
 
-def _machine(answered_by: Any) -> bool | None:
-    """Carriers send `human`, `machine`, `machine_end_beep`, `fax`, or that they do not know."""
-    text = answered_by.lower() if isinstance(answered_by, str) else ""
-    if text.startswith(("machine", "fax", "voicemail")):
-        return True
-    return False if text.startswith("human") else None
-
-
-def _reason(payload: Mapping[Any, Any]) -> str | None:
-    """Why a call ended; with the carrier's code, if it failed because of us."""
-    reason, fault = _text(payload.get("reason")), _text(payload.get("fault"))
-    return _text(f"{FAILED_FOR_US}{fault}") if fault and reason != "completed" else reason
-
-
-def _text(value: Any) -> str | None:
+def _text(value: Any, length_max: int = TEXT_LENGTH_MAX) -> str | None:
     """None for text that Postgres could not store or index."""
-    is_text = isinstance(value, str) and 0 < len(value) <= TEXT_LENGTH_MAX and value.isprintable()
+    is_text = isinstance(value, str) and 0 < len(value) <= length_max and value.isprintable()
     return value if is_text else None
 
 
-def _cost(value: Any) -> tuple[int | None, str | None]:
-    """Micros and currency: both or none."""
-    if not isinstance(value, dict):
-        return None, None
-    micros, currency = value.get("micros"), _text(value.get("currency"))
-    is_amount = isinstance(micros, int) and not isinstance(micros, bool) and 0 <= micros < 2**63
-    return (micros, currency) if is_amount and currency else (None, None)
+def _count(value: Any, count_max: int) -> int | None:
+    return value if type(value) is int and 0 <= value <= count_max else None  # True is none
 
 
-def _count(value: Any) -> int | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT_MAX
-    return value if is_count else None
+def _recordings(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    if str(raw.get("RecordingStatus")) in _MISSING_RECORDINGS:
+        return ()
+    return tuple(ref for name in _RECORDINGS if (ref := _text(raw.get(name), REF_LENGTH_MAX)))
+
+
+def _report(payload: Mapping[str, Any]) -> CallReport:
+    """Without the values that their columns would refuse."""
+    limits = {"disposition": 100, "transcript_ref": REF_LENGTH_MAX, "recording_ref": REF_LENGTH_MAX}
+    texts = {
+        name: value
+        for name, length_max in limits.items()
+        if isinstance(value := payload.get(name), str) and 0 < len(value) <= length_max
+    }
+    return CallReport(
+        opt_out=payload.get("opt_out") is True,
+        callback_at=read_moment(payload.get("callback_at")),
+        data=payload["data"] if isinstance(payload.get("data"), dict) else {},
+        **texts,
+    )

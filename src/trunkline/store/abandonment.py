@@ -8,10 +8,12 @@ from uuid import UUID
 import asyncpg
 
 from trunkline.model import Counted
+from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection
+from trunkline.store.rows import columns
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
-from trunkline.value import Private, Value
+from trunkline.value import Value
 
 _SQL = Area("abandonment")
 
@@ -21,24 +23,11 @@ NO_CAMPAIGN = UUID(int=0)
 class EndedCall(Value, frozen=True):
     """A call to a lead that has ended."""
 
-    attempt_id: UUID
-    tenant: Tenant
-    campaign_id: UUID | None
-    lead_id: UUID
-    phone: Private[str]
+    attempt: Attempt
     was_answered: bool
     by_person: bool
     without_agent: bool
     threshold_s: float
-
-
-class Correction(Value, frozen=True):
-    """A call whose agent reported late: there was one, and a machine or a person had answered."""
-
-    attempt_id: UUID
-    tenant: Tenant
-    campaign_id: UUID | None
-    by_machine: bool
 
 
 class AbandonmentCounts(Value, frozen=True):
@@ -54,20 +43,10 @@ async def count(tx: Connection, calls: Sequence[EndedCall]) -> list[bool]:
     """Returns a flag for each abandoned call: whether it was overdialled, without an agent by choice."""
     if not calls:
         return []
-    rows = await tx.fetch(
-        _SQL.count,
-        [call.attempt_id for call in calls],
-        [call.tenant.reseller_id or "" for call in calls],
-        [call.tenant.merchant_id or "" for call in calls],
-        [call.campaign_id for call in calls],
-        [call.lead_id for call in calls],
-        [call.phone for call in calls],
-        [call.was_answered for call in calls],
-        [call.by_person for call in calls],
-        [call.without_agent for call in calls],
-        [call.threshold_s for call in calls],
-    )
-    return [row["overdialled"] for row in rows]
+    owner = ("attempt.reseller_id", "attempt.merchant_id", "attempt.campaign_id")
+    counted = ("was_answered", "by_person", "without_agent", "threshold_s")
+    values = columns(calls, "attempt.id", *owner, "attempt.lead_id", "attempt.phone", *counted)
+    return [row["overdialled"] for row in await tx.fetch(_SQL.count, *values)]
 
 
 async def count_late(tx: Connection, attempt_ids: Sequence[UUID]) -> list[bool]:
@@ -77,19 +56,14 @@ async def count_late(tx: Connection, attempt_ids: Sequence[UUID]) -> list[bool]:
     return [row["overdialled"] for row in await tx.fetch(_SQL.count_late, attempt_ids)]
 
 
-async def correct(tx: Connection, corrections: Sequence[Correction], *, are_served: bool = False) -> None:
-    """Calls that were counted as abandoned, each corrected once; or ones that had an agent, which the caller corrects
-    once."""
-    if corrections:
-        await tx.execute(
-            _SQL.correct,
-            [each.attempt_id for each in corrections],
-            [each.tenant.reseller_id or "" for each in corrections],
-            [each.tenant.merchant_id or "" for each in corrections],
-            [each.campaign_id for each in corrections],
-            [each.by_machine for each in corrections],
-            are_served,
-        )
+async def correct(
+    tx: Connection, calls: Sequence[Attempt], by_machine: Sequence[bool], *, are_served: bool = False
+) -> None:
+    """Calls whose agents reported late: there was one, and a machine or a person had answered. Either they were counted
+    as abandoned, each corrected once; or they had an agent, which the caller corrects once."""
+    if calls:
+        values = columns(calls, "id", "reseller_id", "merchant_id", "campaign_id")
+        await tx.execute(_SQL.correct, *values, by_machine, are_served)
 
 
 async def fold(tx: Connection, *, fresh_min: int, fresh_max: int) -> int:

@@ -16,6 +16,7 @@ from trunkline.routing import Allocation, EndedAllocation, Unallocated, WhyUnall
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection
 from trunkline.store.mailboxes import NewEvent
+from trunkline.store.rows import columns
 from trunkline.store.sql import Area
 from trunkline.value import Value, replace
 
@@ -106,24 +107,21 @@ async def allocate_new(conn: Connection, requests: Sequence[AllocationRequest]) 
     slots = [request.proposal for request in requests]
     rows = await conn.fetch(
         _SQL.allocate_new,
-        [request.id for request in requests],
-        [request.call for request in requests],
-        [request.merchant_id for request in requests],
+        *columns(requests, "id", "call", "merchant_id"),
         [slot.pod if slot else None for slot in slots],
         [slot.no if slot else None for slot in slots],
         [slot.incarnation if slot else None for slot in slots],
     )
-    rows_by_id = {row["id"]: row for row in rows}
-    return [_new_allocation(request, rows_by_id.get(request.id)) for request in requests]
-
-
-def _new_allocation(request: AllocationRequest, row: Any) -> Allocation | None:
-    if row is None or request.proposal is None:
-        return None
-    slot = replace(request.proposal, source_pool=row["source_pool"])
-    return Allocation(
-        request.id, request.call, slot, request.merchant_id, base_url=row["base_url"], is_existing=False
-    )
+    by_id = {request.id: request for request in requests}
+    made: dict[UUID, Allocation] = {}
+    for row in rows:
+        request = by_id[row["id"]]
+        assert request.proposal is not None, "a row is made for a proposed slot"
+        slot = replace(request.proposal, source_pool=row["source_pool"])
+        made[request.id] = Allocation(
+            request.id, request.call, slot, request.merchant_id, base_url=row["base_url"], is_existing=False
+        )
+    return [made.get(request.id) for request in requests]
 
 
 def slot_of(row: Any) -> Slot:
@@ -145,16 +143,10 @@ async def release(
     conn: Connection, calls: Sequence[Release], why: str = "released"
 ) -> list[EndedAllocation | None]:
     """End calls' allocations. None: it has no live one, or not with the pod and the turn that releases."""
-    rows = await conn.fetch(
-        _SQL.release,
-        [call.call for call in calls],
-        [call.by_pod for call in calls],
-        [call.turn for call in calls],
-        [call.tombstone_id for call in calls],
-        why,
-    )
-    ended = {row["no"]: EndedAllocation(row["id"], row["pod"], row["source_pool"]) for row in rows}
-    return [ended.get(no) for no in range(1, len(calls) + 1)]
+    ended: list[EndedAllocation | None] = [None] * len(calls)
+    for row in await conn.fetch(_SQL.release, *columns(calls, "call", "by_pod", "turn", "tombstone_id"), why):
+        ended[row["no"] - 1] = EndedAllocation(row["id"], row["pod"], row["source_pool"])
+    return ended
 
 
 async def free_slots(

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -10,9 +9,10 @@ import asyncpg
 from trunkline.model import Agent, Budget, CallFacts, Entry, Finish, Retry
 from trunkline.states import WRITTEN_OFF, AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
+from trunkline.store.rows import columns, pick, pick_or_none
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import Area
-from trunkline.store.tenants import PLATFORM, Tenant
+from trunkline.store.tenants import Tenant
 from trunkline.value import Private, Value
 
 _SQL = Area("attempts")
@@ -21,7 +21,7 @@ _SQL = Area("attempts")
 # The states from which a late response to the dial request may still move an attempt.
 _SOURCES = {to: ",".join(state for state in sources(to) if state not in WRITTEN_OFF) for to in AttemptState}
 
-# An index refuses a row: the call's id, its channel or its position as the live one is another attempt's.
+# An index refuses a row.
 TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
 
 
@@ -51,8 +51,9 @@ class Attempt(Value, frozen=True):
     cancel_reason: str | None = None
     hang_up_wanted: bool = False
     lead_outcome: str | None = None
-    # The call's tenant and callee, its start, and the money that was reserved for it.
-    tenant: Tenant = PLATFORM
+    # Its owner ("" for an inbound call without one), the callee, the start, and the money that was reserved for it.
+    reseller_id: str = ""
+    merchant_id: str = ""
     campaign_id: UUID | None = None
     phone: Private[str] = ""
     timezone: str | None = None
@@ -69,12 +70,8 @@ class Attempt(Value, frozen=True):
     number_id: UUID | None = None
 
     @property
-    def reseller_id(self) -> str:
-        return self.tenant.reseller_id or ""
-
-    @property
-    def merchant_id(self) -> str:
-        return self.tenant.merchant_id or ""
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id or None, self.merchant_id or None)
 
 
 class CallAllocation(Value, frozen=True):
@@ -153,61 +150,27 @@ class CallOwner(Value, frozen=True):
 async def lock(tx: Connection, attempt_ids: Sequence[UUID]) -> dict[UUID, Attempt]:
     """Lock the leads of these attempts, then the attempts, each in id order; then read both."""
     await tx.execute(_SQL.lock, attempt_ids)
-    rows = await tx.fetch(_SQL.read, attempt_ids)
-    return {row["id"]: _attempt(row) for row in rows}
-
-
-def _attempt(row: Any) -> Attempt:
-    return Attempt(
-        id=row["id"],
-        lead_id=row["lead_id"],
-        attempt_no=row["attempt_no"],
-        carrier=row["carrier"],
-        account=row["account"],
-        holds_channel=row["holds_channel"],
-        facts=CallFacts(
-            state=AttemptState(row["state"]),
-            call_id=row["carrier_call_id"],
-            ringing_at=row["ringing_at"],
-            answered_at=row["answered_at"],
-            ended_at=row["ended_at"],
-            end_reason=row["end_reason"],
-            duration_s=row["duration_s"],
-            is_machine=row["is_machine"],
-            agent_joined=row["agent_joined"],
-            stream_began=row["stream_began"],
-            agent=Agent(row["agent"]) if row["agent"] else None,
-            carrier_cost_micros=row["carrier_cost_micros"],
-            carrier_cost_currency=row["carrier_cost_currency"],
-        ),
-        lead_status=LeadStatus(row["lead_status"]) if row["lead_status"] else None,
-        budget=Budget(
+    locked = {}
+    for row in await tx.fetch(_SQL.read, attempt_ids):
+        state, agent, lead_status = AttemptState(row["state"]), row["agent"], row["lead_status"]
+        budget = Budget(
             row["attempt_count"] or 1,
             row["max_attempts"] or 1,
             row["carrier_error_count"] or 0,
             row["no_agent_count"] or 0,
-        ),
-        is_newest=row["is_newest"],
-        is_cancelled=row["is_cancelled"],
-        cancel_reason=row["cancel_reason"],
-        hang_up_wanted=row["hang_up_wanted"],
-        lead_outcome=row["lead_outcome"],
-        tenant=Tenant(row["reseller_id"], row["merchant_id"]),
-        campaign_id=row["campaign_id"],
-        phone=row["to_phone"],
-        timezone=row["timezone"],
-        counted_at=row["counted_at"],
-        reserved_micros=row["reserved_micros"],
-        report=ReportedOutcome(row["disposition"], row["opt_out"], row["callback_at"])
-        if row["is_reported"]
-        else None,
-        read_at=row["read_at"],
-        allocation=CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"], row["was_refused"])
-        if row["is_allocated"]
-        else None,
-        is_probe=row["is_probe"],
-        number_id=row["number_id"],
-    )
+        )
+        locked[row["id"]] = pick(
+            Attempt,
+            row,
+            facts=pick(CallFacts, row, state=state, agent=Agent(agent) if agent else None),
+            lead_status=LeadStatus(lead_status) if lead_status else None,
+            budget=budget,
+            reseller_id=row["reseller_id"] or "",
+            merchant_id=row["merchant_id"] or "",
+            report=pick(ReportedOutcome, row) if row["is_reported"] else None,
+            allocation=pick(CallAllocation, row) if row["is_allocated"] else None,
+        )
+    return locked
 
 
 async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
@@ -230,47 +193,25 @@ async def unexplained(tx: Connection, lead_ids: Collection[UUID]) -> dict[UUID, 
     return {row["lead_id"]: Unexplained(row["times"], row["first_at"]) for row in rows}
 
 
-async def apply_facts(tx: Connection, facts: Mapping[UUID, CallFacts]) -> None:
-    """Write the facts. The caller holds the locks under which they were computed."""
-    values = list(facts.values())
-    await tx.execute(
-        _SQL.apply_facts,
-        list(facts),
-        [f.state.value for f in values],
-        [f.call_id for f in values],
-        [f.ringing_at for f in values],
-        [f.answered_at for f in values],
-        [f.ended_at for f in values],
-        [f.end_reason for f in values],
-        [f.duration_s for f in values],
-        [f.is_machine for f in values],
-        [f.agent_joined for f in values],
-        [f.stream_began for f in values],
-        [f.agent and f.agent.value for f in values],
-        [f.carrier_cost_micros for f in values],
-        [f.carrier_cost_currency for f in values],
-    )
+async def apply_facts(tx: Connection, facts: Mapping[UUID, CallFacts]) -> bool:
+    """Write the facts. The caller holds the locks under which they were computed. False if an index refuses one: the
+    call's id, its channel or its position as the live one is another attempt's. Then none is written."""
+    try:
+        async with tx.transaction():
+            await tx.execute(
+                _SQL.apply_facts, list(facts), *columns(facts.values(), *CallFacts.__struct_fields__)
+            )
+    except TAKEN:
+        return False
+    return True
 
 
-async def finish_leads(tx: Connection, ends: Mapping[UUID, Finish]) -> None:
+async def finish_leads(tx: Connection, ends: Mapping[UUID, Finish], *, revises: bool = False) -> None:
+    """`revises`: changes the outcome of ended leads, whose agents reported after the carrier."""
     if ends:
-        finishes = list(ends.values())
-        await tx.execute(
-            _SQL.finish_leads, list(ends), [_outcome(f) for f in finishes], [f.reason for f in finishes]
-        )
-
-
-async def revise_leads(tx: Connection, ends: Mapping[UUID, Finish]) -> None:
-    """Change the outcome of ended leads: their agents reported after the carrier."""
-    if ends:
-        finishes = list(ends.values())
-        await tx.execute(
-            _SQL.revise_leads, list(ends), [_outcome(f) for f in finishes], [f.reason for f in finishes]
-        )
-
-
-def _outcome(finish: Finish) -> str:
-    return finish.word or finish.outcome.value
+        outcomes = [(finish.word or finish.outcome.value, finish.reason) for finish in ends.values()]
+        words, reasons = zip(*outcomes, strict=True)
+        await tx.execute(_SQL.revise_leads if revises else _SQL.finish_leads, list(ends), words, reasons)
 
 
 async def retry_leads(
@@ -283,12 +224,11 @@ async def retry_leads(
     rows = await tx.fetch(
         _SQL.retry_leads,
         list(retries),
-        [r.due_at for r in due_again],
-        [r.closes_at for r in due_again],
-        [int(r.retry.carrier_error) for r in due_again],
-        [int(not r.retry.counted) for r in due_again],
+        *columns(due_again, "due_at", "closes_at"),
+        [int(each.retry.carrier_error) for each in due_again],
+        [int(not each.retry.counted) for each in due_again],
         status.value,
-        [int(r.retry.no_agent) for r in due_again],
+        [int(each.retry.no_agent) for each in due_again],
     )
     return [entry_of(row) for row in rows]
 
@@ -302,19 +242,12 @@ async def count_again(tx: Connection, lead_ids: Sequence[UUID]) -> None:
 async def settle_costs(tx: Connection, costs: Sequence[Cost]) -> None:
     """Replace the money that was reserved for calls by their cost. Once for each: a known cost stays."""
     if costs:
-        await tx.execute(
-            _SQL.settle_costs,
-            [c.attempt_id for c in costs],
-            [c.micros for c in costs],
-            [c.merchant_id for c in costs],
-            [c.day for c in costs],
-        )
+        await tx.execute(_SQL.settle_costs, *columns(costs, "attempt_id", "micros", "merchant_id", "day"))
 
 
 async def owner(conn: Connection, attempt_id: UUID) -> CallOwner | None:
     """The owner of this attempt's call."""
-    row = await conn.fetchrow(_SQL.owner, attempt_id)
-    return CallOwner(**row) if row else None
+    return pick_or_none(CallOwner, await conn.fetchrow(_SQL.owner, attempt_id))
 
 
 async def claim_checks(
@@ -323,7 +256,7 @@ async def claim_checks(
     """Attempts to check now, of all accounts but these; other processes leave them out for `lease_s`."""
     carriers, accounts = [carrier for carrier, _ in not_of], [account for _, account in not_of]
     rows = await conn.fetch(_SQL.claim_checks, limit, lease_s, carriers, accounts)
-    return [AttemptCheck(**{**row, "state": AttemptState(row["state"])}) for row in rows]
+    return [pick(AttemptCheck, row, state=AttemptState(row["state"])) for row in rows]
 
 
 async def check_later(conn: Connection, waits: Mapping[UUID, float], *, doubted: bool) -> None:
@@ -352,7 +285,7 @@ async def free_channel(tx: Connection, attempt_id: UUID) -> bool:
 async def unknown(conn: Connection, attempt_id: UUID) -> AttemptCheck | None:
     """The attempt, if its state is `unknown`."""
     row = await conn.fetchrow(_SQL.unknown, attempt_id)
-    return AttemptCheck(**{**row, "state": AttemptState(row["state"])}) if row else None
+    return pick(AttemptCheck, row, state=AttemptState(row["state"])) if row else None
 
 
 async def mark_absent(tx: Connection, attempt_id: UUID) -> bool:

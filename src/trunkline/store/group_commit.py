@@ -47,7 +47,8 @@ class GroupCommit(Generic[Item, Result]):
         while self._waiting:
             group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
             try:
-                answers = await self._written([item for item, _ in group])
+                written = self._written([item for item, _ in group])
+                answers = await in_time(self._timeout_s, written)
             except asyncio.CancelledError:
                 for _, answer in (*group, *self._waiting):
                     answer.cancel()
@@ -68,7 +69,7 @@ class GroupCommit(Generic[Item, Result]):
     async def _write_singly(self, group: Sequence[tuple[Item, "asyncio.Future[Result]"]]) -> None:
         for item, answer in group:
             try:
-                (result,) = await self._written([item])
+                (result,) = await in_time(self._timeout_s, self._written([item]))
             except Exception as error:
                 _fail([(item, answer)], error)
             else:
@@ -76,9 +77,6 @@ class GroupCommit(Generic[Item, Result]):
                     answer.set_result(result)
 
     async def _written(self, items: Sequence[Item]) -> Sequence[Result]:
-        return await in_time(self._timeout_s, self._in_a_transaction(items))
-
-    async def _in_a_transaction(self, items: Sequence[Item]) -> Sequence[Result]:
         async with self._database.connection() as conn:
             return await self._write(conn, items)
 

@@ -9,10 +9,12 @@ import asyncpg
 T = TypeVar("T")
 
 
-def pick(kind: type[T], row: asyncpg.Record) -> T:
-    """`kind` is a dataclass or a struct: both name their fields for patterns, in order."""
+def pick(kind: type[T], row: asyncpg.Record, **given: object) -> T:
+    """`kind` is a dataclass or a struct: both name their fields for patterns, in order. A field that is no column as it
+    stands is `given`."""
     names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]  # no type says that a class has it
-    return kind(*[row[name] for name in names])
+    values = {**row, **given} if given else row
+    return kind(*map(values.__getitem__, names))
 
 
 def columns(values: Collection[object], *names: str) -> list[list[Any]]:

@@ -63,5 +63,3 @@ CARRIERS = tuple(NEEDS)
 PRICES_LATER = frozenset({"twilio"})
 # Carriers that may send no webhook when a call rings.
 SILENT_WHILE_RINGING = frozenset({"exotel"})
-# Carriers that run the agent themselves: their calls need no pod.
-STREAMLESS = frozenset({"vapi"})

@@ -196,7 +196,7 @@ class Stage:
             clock,
             self.directory,
             Callbacks("http://trunkline.test", CallbackKeys.from_secrets([SECRET])),
-            CarrierResponseWriter(database, bus, Settler(Policies(fresh_s=0)), cooldowns),
+            CarrierResponseWriter(database, Settler(bus, Policies(fresh_s=0)), cooldowns),
             SenderLimits(late_max_s=late_max_s),
             killed=self.controls.killed,
             unwanted=partial(is_cancelled, database),
@@ -321,7 +321,7 @@ async def open_stage(
         async def note_over(attempt_ids: Sequence[UUID]) -> None:
             ended.extend(attempt_ids)
 
-        settler = Settler(Policies(fresh_s=0), note_over)
+        settler = Settler(bus, Policies(fresh_s=0), note_over)
         stage = Stage(
             dialing,
             bus,
@@ -333,12 +333,12 @@ async def open_stage(
             Loader(dialing.database, bus),
             Refiller(dialing.database, bus),
             ChannelReconciler(dialing.database, bus, controls, grant_ttl_s=5),
-            Checker(dialing.database, bus, SystemClock(), directory, inbox, LIMITS, settler),
+            Checker(dialing.database, SystemClock(), directory, inbox, LIMITS, settler),
             LiveCalls(dialing.database, SystemClock(), directory, inbox),
             MailboxWorker(
                 dialing.database,
                 bus,
-                CallFold(bus, settler, CooldownWriter(dialing.database, ME), enrichment),
+                CallFold(settler, CooldownWriter(dialing.database, ME), enrichment),
                 ME,
                 WorkerLimits(),
             ),

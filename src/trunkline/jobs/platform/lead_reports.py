@@ -18,7 +18,7 @@ from trunkline.jobs.outcomes import Cancel, Done, Outcome, Policy
 from trunkline.jobs.platform.webhooks import deliver, ensure_endpoint
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
-from trunkline.leads.outcomes import legacy
+from trunkline.leads.retries import legacy
 from trunkline.schema.leads import Attempt
 from trunkline.sealing import Sealer
 from trunkline.store import lead_edits, leads, webhook_endpoints
@@ -144,7 +144,7 @@ def data_of(lead: StoredLead, attempts: list[Attempt]) -> dict[str, Any]:
     legacy_outcome, legacy_reason = legacy(lead.outcome, lead.outcome_reason)
     return {
         **_fields(lead, (*LEAD, "outcome", "outcome_reason")),
-        # In versions 0.1.x only: see `leads.outcomes.LEGACY`.
+        # In versions 0.1.x only: see `leads.retries.LEGACY`.
         "legacy_outcome": legacy_outcome,
         "legacy_outcome_reason": legacy_reason,
         **_fields(lead, ("scheduled_at", "finished_at", "attempt_count", "reopen_count")),

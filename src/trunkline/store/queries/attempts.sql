@@ -136,10 +136,10 @@ WHERE a.id = $1
 
 -- name: read
 -- Attempts with what their leads still allow. Read under the locks, in a later statement than the one that took them.
-SELECT a.id, a.lead_id, a.number_id, a.attempt_no, a.carrier, a.account, a.holds_channel, a.state, a.carrier_call_id, a.ringing_at,
-       a.answered_at, a.ended_at, a.end_reason, a.duration_s, a.is_machine, a.agent_joined, a.stream_began,
+SELECT a.id, a.lead_id, a.number_id, a.attempt_no, a.carrier, a.account, a.holds_channel, a.state, a.carrier_call_id AS call_id,
+       a.ringing_at, a.answered_at, a.ended_at, a.end_reason, a.duration_s, a.is_machine, a.agent_joined, a.stream_began,
        a.agent, a.carrier_cost_micros, a.carrier_cost_currency,
-       a.reseller_id, a.merchant_id, a.campaign_id, a.to_phone, a.reserved_micros, l.timezone,
+       a.reseller_id, a.merchant_id, a.campaign_id, a.to_phone AS phone, a.reserved_micros, l.timezone,
        -- The time whose day it was counted under: a call is prepared a little before its time.
        greatest(a.intent_at, a.lead_due_at) AS counted_at,
        -- By their numbers: the column `ordinal` says why by no clock.
