@@ -3,7 +3,7 @@
 from trunkline.bus import connection
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
-from trunkline.dispatch.offset import ClockOffset
+from trunkline.dispatch.grants import ClockOffset
 from trunkline.store import database as store_database
 
 

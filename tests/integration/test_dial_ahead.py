@@ -11,9 +11,8 @@ import pytest
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.clock import SystemClock
-from trunkline.dispatch.cases import Case, case_of
-from trunkline.dispatch.gates import judge
-from trunkline.dispatch.offset import ClockOffset
+from trunkline.dispatch.gates import Case, case_of, judge
+from trunkline.dispatch.grants import ClockOffset
 from trunkline.leads.calling_policy import CallingPolicy, resolve
 from trunkline.leads.limits import CallsPerPerson
 from trunkline.leads.windows import TimeSpan, Window

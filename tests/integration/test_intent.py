@@ -10,12 +10,12 @@ import pytest
 from tests.support.dispatch.dialing import ME, Dialing, open_dialing
 from tests.support.store.reading import rows_read
 from trunkline.control.continuity import ContinuityMark
-from trunkline.dispatch import cases, intent
+from trunkline.dispatch import gates, intent
 from trunkline.dispatch.carrier_responses import slow_account
 from trunkline.dispatch.intent import Intents
 from trunkline.leads.calling_policy import Effective, resolve
 from trunkline.model import Blocks, Grant, Refusal, RefusalReason
-from trunkline.store import dispatch, limits
+from trunkline.store import dispatch
 from trunkline.store.dispatch import LockedLead
 from trunkline.store.sql import query
 
@@ -313,12 +313,12 @@ async def test_locking_and_counting_reads_a_few_calls_of_many_by_a_plan_made_on_
         leads = await dispatch.lock_granted(
             tx, [grant], lock_timeout_ms=500, transaction_timeout_ms=0, known=None
         )
-        asked = cases.questions([cases.case_of(grant, leads[lead], resolve())])
+        asked = gates.questions([gates.case_of(grant, leads[lead], resolve())])
         assert asked.persons
         assert asked.paces
         assert asked.accounts
         assert asked.numbers
-        await limits.lock_and_count(tx, [1], asked)
+        await dispatch.count(tx, asked, [1])
         await dialing.run(
             "INSERT INTO attempts (id, direction, attempt_no, reseller_id, merchant_id, number_id, channel_no,"
             " carrier, account, to_phone, from_phone, dialer)"
@@ -328,7 +328,7 @@ async def test_locking_and_counting_reads_a_few_calls_of_many_by_a_plan_made_on_
             calls,
         )
         before = await rows_read(tx, "attempts")
-        await limits.lock_and_count(tx, [1], asked)
+        await dispatch.count(tx, asked, [1])
         assert await rows_read(tx, "attempts") - before < calls / 10
 
 
@@ -395,10 +395,10 @@ async def test_a_held_campaign_is_not_dialled_before_the_process_has_refreshed(
 async def test_a_lead_whose_gate_raises_is_refused_alone(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(grant: Grant, lead: LockedLead, policy: Effective) -> cases.Case:
+    def build(grant: Grant, lead: LockedLead, policy: Effective) -> gates.Case:
         if lead.phone == "+12125550001":
             raise ValueError("a bug")
-        return cases.case_of(grant, lead, policy)
+        return gates.case_of(grant, lead, policy)
 
     monkeypatch.setattr(intent, "case_of", build)
     poison, sound = await dialing.lead("+12125550001"), await dialing.lead("+12125550002")

@@ -163,8 +163,10 @@ async def test_past_the_abandonment_rate_slots_are_reserved_and_the_end_is_repor
     intents = await intend(dialing, *await dialing.leads(4), overdialling=overdialling)
     assert [intent.slot is not None for intent in intents.committed] == [True, True]
     assert subjects(intents) == {"no_agent_free"}
-    assert overdialling.ended() == [("m", None)]
-    assert overdialling.ended() == [], "once a minute"
+    assert overdialling.ended == [("m", None)]
+    overdialling.ended = []
+    await intend(dialing, await dialing.lead(), overdialling=overdialling)
+    assert overdialling.ended == [], "once a minute"
     assert overdialling.reserved([Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m")])
 
 

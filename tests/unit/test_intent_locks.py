@@ -1,9 +1,14 @@
 from itertools import permutations
 
-from trunkline.dispatch.intent import _lock_key, _lock_keys
+from trunkline.dispatch.intent import _lock_keys
 
 KINDS = ("person", "merchant", "overdial", "account")
 NAMES = [(kind, subject) for kind in KINDS for subject in ("a", "b", "c")]
+
+
+def _lock_key(kind: str, subject: str) -> int:
+    (key,) = _lock_keys([(kind, subject)])
+    return key
 
 
 def test_race_6_locks_on_the_same_names_are_taken_in_one_order() -> None:

@@ -1,22 +1,16 @@
 """Counting rules: when a person is free again, when a merchant's day ends, who starts when, how many pods there are."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.leads.limits import (
-    ROUND_S,
-    Pace,
-    advance,
-    day_of,
-    person_free_at,
-    rounded_up,
-    start_together,
-)
-from trunkline.model import PersonCalls, PersonQuestion
+from trunkline.dispatch.gates import Pace, advance, start_together
+from trunkline.leads.calling_policy import CallingPolicy, resolve
+from trunkline.leads.limits import ROUND_S, day_bounds, person_free_at, rounded_up
+from trunkline.model import PersonCalls, PersonQuestion, new_id
 
 NOW = datetime(2025, 6, 3, 10, 7, tzinfo=UTC)
 HOURLY = PersonQuestion("+14155550123", None, max_calls=7, window_s=3600, asked_by="m")
@@ -30,7 +24,7 @@ def started(paces: list[Pace], earliest_at: datetime, within_s: float) -> dateti
     """As the intent starts a call."""
     start_at = start_together(paces, earliest_at, within_s)
     if isinstance(start_at, datetime):
-        advance(paces, start_at)
+        advance(paces, new_id(), start_at)
     return start_at
 
 
@@ -64,8 +58,8 @@ def test_rounding_never_makes_it_earlier_and_never_much_later(moment: datetime) 
     ],
 )
 def test_a_merchants_day_begins_at_its_own_midnight(zone: str | None, first: str, after: str) -> None:
-    day = day_of(NOW, zone)
-    assert (day.name, day.first_at, day.after_at) == (
+    day = resolve(merchant=CallingPolicy(timezone=zone)).day_at(NOW)
+    assert (day, *day_bounds(day, zone)) == (
         NOW.date(),
         datetime.fromisoformat(first),
         datetime.fromisoformat(after),
@@ -73,8 +67,8 @@ def test_a_merchants_day_begins_at_its_own_midnight(zone: str | None, first: str
 
 
 def test_a_day_with_a_change_of_the_clock_is_longer_or_shorter() -> None:
-    day = day_of(datetime(2025, 3, 30, 12, tzinfo=UTC), "Europe/Berlin")
-    assert day.after_at - day.first_at == timedelta(hours=23)
+    first_at, after_at = day_bounds(date(2025, 3, 30), "Europe/Berlin")
+    assert after_at - first_at == timedelta(hours=23)
 
 
 def test_starts_are_spaced_by_the_pace_and_a_start_too_late_returns_that_pace() -> None:

@@ -2,13 +2,13 @@
 
 from datetime import UTC, datetime, timedelta
 
-from trunkline.dispatch.cases import Case, case_of
-from trunkline.dispatch.gates import CountedLimits
+from trunkline.dispatch.cooldowns import Cooling
+from trunkline.dispatch.gates import AGENTS_ELSEWHERE, Case, CountedLimits, case_of
+from trunkline.dispatch.overdialling import Overdialled
 from trunkline.leads.calling_policy import CallingPolicy, resolve
 from trunkline.leads.windows import TimeSpan, Window
 from trunkline.model import Grant, PersonCalls, Refusal, RefusalReason, new_id
-from trunkline.store.dispatch import LockedLead, LockedNumber, NewAttempt
-from trunkline.store.limits import LimitCounts
+from trunkline.store.dispatch import LimitCounts, LockedLead, LockedNumber, NewAttempt
 from trunkline.value import replace
 
 CLOSES = datetime(2025, 6, 3, 18, tzinfo=UTC)
@@ -36,7 +36,9 @@ class NobodyWasCalled(dict):  # type: ignore[type-arg]  # for every question the
 
 def test_a_policys_window_is_checked_at_the_paced_start() -> None:
     counts = LimitCounts(BEFORE, persons=NobodyWasCalled(), taken={("twilio", "default"): BEFORE})
-    tally = CountedLimits(counts, lambda carrier, account: 2.0)
+    tally = CountedLimits(
+        counts, lambda carrier, account: 2.0, Cooling(counts), AGENTS_ELSEWHERE, Overdialled()
+    )
     in_time, too_late = tally.admit(case(1)), tally.admit(case(2))
     assert isinstance(in_time, NewAttempt)
     assert (in_time.intent.send_at, in_time.intent.closes_at) == (BEFORE, CLOSES)

@@ -214,16 +214,16 @@ async def allocate(
 async def propose_slots(bus: RouterBus, wants: Sequence[tuple[UUID, str]]) -> SlotProposals | None:
     """Propose a slot for each of these dials (allocation id, merchant id), in one script. The leader takes back a
     proposal without a row in Postgres after 5 s. None: the projection was lost."""
-    words = [word for allocation_id, merchant_id in wants for word in (str(allocation_id), merchant_id)]
+    words: list[str] = []
+    for allocation_id, merchant_id in wants:
+        words += str(allocation_id), merchant_id
     how, *rest = await bus.run(_PROPOSE_SLOTS, *words)
     if how == "stale":
         return None
-    *kept, free = rest
-    slots = {
-        allocation_id: Slot(row[0], int(row[1]), int(row[2]), row[3])
-        for (allocation_id, _), row in zip(wants, kept, strict=True)
-        if row
-    }
+    slots, (*kept, free) = {}, rest
+    for (allocation_id, _), row in zip(wants, kept, strict=True):
+        if row:
+            slots[allocation_id] = Slot(row[0], int(row[1]), int(row[2]), row[3])
     return SlotProposals(slots, _counts(free))
 
 

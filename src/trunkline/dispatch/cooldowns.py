@@ -15,6 +15,7 @@ accepted since, every process leaves the account out.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
@@ -35,8 +36,7 @@ from trunkline.store.cooldowns import (
     Subject,
 )
 from trunkline.store.database import UNAVAILABLE, Connection, Database
-from trunkline.store.dispatch import LockedLead
-from trunkline.store.limits import LimitCounts
+from trunkline.store.dispatch import LimitCounts, LockedLead
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.carrier import Accepted, Blame, PlaceResult, Rejected, Throttled
 from trunkline.telephony.reply_rules import REMEDIES, judge_end
@@ -88,10 +88,6 @@ def end_reason(place: Rejected) -> str:
     return f"refused_{place.blames}:{place.code}"
 
 
-def wait_s(probes: int) -> float:
-    return min(WAIT_MAX_S, FIRST_WAIT_S * 2.0 ** min(probes, 16))
-
-
 def probe_result(cooldown: Cooldown, subject: Subject, carrier: str, now: datetime) -> ProbeResult:
     """The result of the last probe, from its attempt."""
     probe = cooldown.probe
@@ -134,96 +130,86 @@ def failed_for_us(carrier: str, reason: str | None) -> Rejected | Throttled | No
     return judge_end(carrier, reason.removeprefix(FAILED_FOR_US))
 
 
+@dataclass(slots=True, eq=False)
 class Cooling:
     """What cooldowns allow a batch, and the probes that it names. Pure; read and written under the account's lock.
-    `process` is the one that dials: accounts that other processes cannot reach do not concern it."""
+    `_process` is the one that dials: accounts that other processes cannot reach do not concern it."""
 
-    def __init__(self, counts: LimitCounts, process: str = ""):
-        self._now = counts.now
-        self._cooldowns = counts.cooldowns
-        self._taken = counts.taken
-        self._process = process
-        self._probed: set[Subject] = set()
-        # Cooldowns whose probe was accepted, with the probe; and until when this process leaves accounts out.
-        self.over: dict[Subject, UUID] = {}
-        self.unreachable: dict[AccountName, datetime] = {}
+    _counts: LimitCounts
+    _process: str = ""
+    _probed: set[Subject] = field(default_factory=set)
+    # Cooldowns whose probe was accepted, with the probe; and until when this process leaves accounts out.
+    over: dict[Subject, UUID] = field(default_factory=dict)
+    unreachable: dict[AccountName, datetime] = field(default_factory=dict)
 
     def refusal(self, grant: Grant, lead: LockedLead) -> Refusal | None:
         for subject, cooldown, result in self._active(grant, lead):
-            if until := self._closed_until(subject, cooldown, result):
-                return self._refuse(lead, subject, until)
-            if cooldown and self._is_too_soon(lead, cooldown):
-                until = cooldown.opens_at + OTHER_PERSON_FIRST
-                return Refusal(RefusalReason.COOLDOWN, Blocks.LEAD, until, subject.scope)
+            if subject in self._probed:
+                return self._refuse(lead, subject, self._counts.now + PROBE_RECHECK)
+            if cooldown and (refusal := self._closed(lead, subject, cooldown, result)):
+                return refusal
         return None
 
     def admit(self, grant: Grant, lead: LockedLead, send_at: datetime) -> tuple[NewProbe, ...]:
         """The cooldowns that this call probes."""
-        new_probes = []
+        carrier, account, new_probes = lead.carrier or "", lead.account or "", []
         for subject, cooldown, result in self._active(grant, lead):
             self._probed.add(subject)
             probes = cooldown.probes if cooldown else 0
             if cooldown and result != "undecided":
                 probes += 1
-            opens_at = send_at + timedelta(seconds=wait_s(probes))
-            new_probes.append(NewProbe(subject, _account(lead), grant.attempt_id, probes, opens_at))
+            opens_at = send_at + timedelta(seconds=min(WAIT_MAX_S, FIRST_WAIT_S * 2.0 ** min(probes, 16)))
+            new_probes.append(NewProbe(subject, carrier, account, grant.attempt_id, probes, opens_at))
         return tuple(new_probes)
 
     def _active(
         self, grant: Grant, lead: LockedLead
     ) -> Iterator[tuple[Subject, Cooldown | None, ProbeResult]]:
         """Those that are not over, with the result of their last probe. None: the account has to be proven first."""
-        carrier, _ = name = _account(lead)
-        account = "/".join(name)
+        counts, carrier = self._counts, lead.carrier or ""
+        account = f"{carrier}/{lead.account or ''}"
         subjects = [
             Subject("process", f"{self._process}:{account}"),
             Subject("account", account),
             Subject("number", str(grant.number_id)),
         ]
-        if self._cooldowns:
+        if counts.cooldowns:
             subjects.append(Subject("country", f"{account}/{region_of(lead.phone)}"))
         for subject in subjects:
-            cooldown = self._cooldowns.get(subject)
+            cooldown = counts.cooldowns.get(subject)
             if cooldown is None:
-                taken_at = self._taken.get(name)
-                if subject.scope == "account" and (taken_at is None or taken_at <= self._now - PROVEN_FOR):
+                taken_at = counts.taken.get((carrier, lead.account or ""))
+                if subject.scope == "account" and (taken_at is None or taken_at <= counts.now - PROVEN_FOR):
                     yield subject, None, "none"
                 continue
-            result = probe_result(cooldown, subject, carrier, self._now)
+            result = probe_result(cooldown, subject, carrier, counts.now)
             if result != "taken":
                 yield subject, cooldown, result
             elif cooldown.probe is not None:
                 self.over[subject] = cooldown.probe.id
 
-    def _closed_until(
-        self, subject: Subject, cooldown: Cooldown | None, result: ProbeResult
-    ) -> datetime | None:
-        if subject in self._probed:
-            return self._now + PROBE_RECHECK
-        if cooldown is None:
-            return None
-        opens_at, probe = cooldown.opens_at, cooldown.probe
-        if result == "open" and probe is not None:
-            return self._now + max(PROBE_RECHECK, (self._now - probe.sent_at) / 2)
-        if result == "undecided" and probe is not None:
-            opens_at = probe.sent_at + UNDECIDED_WAIT
-        return opens_at if opens_at > self._now else None
-
-    def _is_too_soon(self, lead: LockedLead, cooldown: Cooldown) -> bool:
-        """The last probe called the same person, and others come first."""
-        is_same = cooldown.probe is not None and cooldown.probe.phone == lead.phone
-        return is_same and self._now < cooldown.opens_at + OTHER_PERSON_FIRST
+    def _closed(
+        self, lead: LockedLead, subject: Subject, cooldown: Cooldown, result: ProbeResult
+    ) -> Refusal | None:
+        now, until, probe = self._counts.now, cooldown.opens_at, cooldown.probe
+        if probe is not None and result == "open":
+            until = now + max(PROBE_RECHECK, (now - probe.sent_at) / 2)
+        elif probe is not None and result == "undecided":
+            until = probe.sent_at + UNDECIDED_WAIT
+        if until > now:
+            return self._refuse(lead, subject, until)
+        # The last probe called the same person: others come first.
+        until = cooldown.opens_at + OTHER_PERSON_FIRST
+        if probe is not None and probe.phone == lead.phone and now < until:
+            return Refusal(RefusalReason.COOLDOWN, Blocks.LEAD, until, subject.scope)
+        return None
 
     def _refuse(self, lead: LockedLead, subject: Subject, until: datetime) -> Refusal:
         # Does not name the account: it may be the platform's, and the lead's tenant reads this.
         if subject.scope == "process":
-            self.unreachable[_account(lead)] = until
-            until = self._now + OTHER_PROCESS_WAIT
+            self.unreachable[lead.carrier or "", lead.account or ""] = until
+            until = self._counts.now + OTHER_PROCESS_WAIT
         return Refusal(RefusalReason.COOLDOWN, _BLOCKS[subject.scope], until, subject.scope)
-
-
-def _account(lead: LockedLead) -> AccountName:
-    return lead.carrier or "", lead.account or ""
 
 
 class CarrierUnreachable:

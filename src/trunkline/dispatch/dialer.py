@@ -26,9 +26,8 @@ from trunkline.bus.dialer_wakeups import DialerWakeups
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.fallback import PostgresFallback
-from trunkline.dispatch.grants import Batches, RunPrecheck, SlotSource
+from trunkline.dispatch.grants import Batches, ClockOffset, RunPrecheck, SlotSource
 from trunkline.dispatch.intent import Rules
-from trunkline.dispatch.offset import ClockOffset
 from trunkline.dispatch.sender import Sender
 from trunkline.errors import BusUnavailable, ProjectionLost
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop

@@ -8,6 +8,8 @@ A batch does not wait for the pre-check of one of its leads: the other calls are
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,19 +23,18 @@ from trunkline.control.raising import raise_alarm
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.gates import NEVER_OPENS, UNREADABLE_POLICY, closed_until
-from trunkline.dispatch.intent import Intents, Rules, disown, intend
-from trunkline.dispatch.offset import ClockOffset
-from trunkline.dispatch.overdialling import Campaign
+from trunkline.dispatch.intent import Rules, disown, intend
 from trunkline.dispatch.policy_cache import UNREADABLE, Policies
 from trunkline.dispatch.prechecks import NO_ROOM, PrecheckPassed, PrecheckVerdict, Skipped
 from trunkline.dispatch.sender import IntentClock, Sender
 from trunkline.errors import BusUnavailable
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.windows import Opening
-from trunkline.model import Blocks, Entry, FreeSlots, Grant, Holder, Refusal, RefusalReason, Slot
+from trunkline.model import Blocks, Entry, FreeSlots, Grant, Holder, Intent, Refusal, RefusalReason, Slot
 from trunkline.store import dispatch
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import ClosedLead, NewAttempt
+from trunkline.store.schedule import clock_s
 from trunkline.telemetry import get_logger, span
 from trunkline.value import replace
 
@@ -46,6 +47,9 @@ PRECHECK_WAIT_MAX_S = 2.0
 PAUSE_MS = 1000
 # The match retries a flow whose merchant has used up its day once a minute: the limit may have been raised.
 PARK_MAX_MS = 60_000
+# Clocks of servers drift by milliseconds an hour; a step by an operator is noticed within this time.
+MEASURE_EVERY_S = 10.0
+MEASUREMENTS = 3
 
 # The clocks of Postgres and Valkey have drifted apart, or a dialer was stopped between match and intent.
 _CLOCK_REASONS = frozenset({RefusalReason.NOT_DUE, RefusalReason.STALE_GRANT})
@@ -59,6 +63,60 @@ _RETURNS = {
 
 # Queries a tenant's own system about one lead.
 RunPrecheck = Callable[[UUID], Awaitable[PrecheckVerdict]]
+
+
+class ClockOffset:
+    """How far Postgres's clock is ahead of Valkey's, and of this process's. Postgres decides what is due and when a
+    call leaves; the others only have to agree with it."""
+
+    def __init__(self, database: Database, bus: Bus, clock: Clock):
+        self._database = database
+        self._bus = bus
+        self._clock = clock
+        self._measured_at_s = float("-inf")
+        self._offset_ms = 0
+        self._ahead_of_us_s = float("-inf")
+
+    async def ms(self) -> int:
+        """The offset, measured again when the last measurement is old."""
+        if time.monotonic() - self._measured_at_s > MEASURE_EVERY_S:
+            self._offset_ms = await self._measure()
+            self._measured_at_s = time.monotonic()
+        return self._offset_ms
+
+    @property
+    def last_ms(self) -> int:
+        """The last measurement, for callers that cannot measure now."""
+        return self._offset_ms
+
+    def invalidate(self) -> None:
+        """Postgres disagreed: a clock was set, and the next use measures again."""
+        self._measured_at_s = float("-inf")
+
+    def turn_s(self, intent: Intent, began_s: float, returned_s: float) -> float:
+        """What our boot-time clock shows when Postgres's shows `send_at`, or a little later: never before it. The
+        intent began and returned at these times, so its own reading of Postgres's clock lies between them. If the
+        measured offset contradicts that, a clock was set, and the intent's reading counts."""
+        intent_at_s = intent.send_at.timestamp() - intent.send_in_s
+        least_s, most_s = intent_at_s - returned_s, intent_at_s - began_s
+        ahead_s = self._ahead_of_us_s
+        if not least_s <= ahead_s <= most_s:
+            self.invalidate()
+            ahead_s = least_s
+        return intent.send_at.timestamp() - ahead_s
+
+    async def _measure(self) -> int:
+        """The least that each can be. Postgres's clock is read before the other one, so every difference is too small
+        by the time in between, and the largest is the nearest. If it were too large by a fraction of a millisecond,
+        calls would leave before they are due."""
+        valkey_offsets_s, own_offsets_s = [], []
+        async with self._database.connection() as conn:
+            for _ in range(MEASUREMENTS):
+                postgres_s = await clock_s(conn)
+                own_offsets_s.append(postgres_s - self._clock.boottime_s())
+                valkey_offsets_s.append(postgres_s - await self._bus.server_time_s())
+        self._ahead_of_us_s = max(own_offsets_s)
+        return math.floor(max(valkey_offsets_s) * 1000)
 
 
 class SlotSource(Protocol):
@@ -114,50 +172,8 @@ class Batches:
     # Attempts whose COMMIT got no reply, until they are written as not sent.
     _lost: list[NewAttempt] = field(default_factory=list)
 
-    async def dial(self, grants: Sequence[Grant]) -> int:
+    async def dial(self, grants: Sequence[Grant], *, may_precheck: bool = True) -> int:
         """Commit and send. Returns the number of calls in flight because of it."""
-        intents = await self._commit_and_send(grants)
-        refused = dict(intents.refused)
-        for grant, refusal in intents.refused.items():
-            if self._precheck is not None and refusal.reason is RefusalReason.PRECHECK:
-                del refused[grant]
-                self._run_in_background(self._precheck_and_retry(grant, refusal, self._precheck))
-        await self._give_back(refused)
-        return len(intents.committed)
-
-    async def drain(self) -> None:
-        """Let running work finish: a committed dial is never cancelled."""
-        if self._background_tasks:
-            await asyncio.wait(self._background_tasks)
-        await self._sender.drain()
-
-    async def disown_lost(self) -> None:
-        """Never send what may or may not be committed: write it as not sent, and make its lead due again."""
-        lost, self._lost = self._lost, []
-        if not lost:
-            return
-        try:
-            due_again = await disown(self._database, lost, self._identity)
-        except UNAVAILABLE as error:
-            self._lost += lost
-            log.warning("dialer.disown_failed", attempts=len(lost), error=str(error))
-            return
-        try:
-            await channels.release(self._bus, [attempt.id for attempt in lost])
-            await schedule.add(self._bus, due_again, clock_offset_ms=await self._offset_ms())
-        except BusUnavailable as error:
-            log.warning("dialer.disowned_not_returned", count=len(lost), reason=str(error))
-
-    async def reopen(self, closed: Sequence[tuple[UUID, int]]) -> None:
-        """Leads (id and version) that the match parked, because their window closed before their turn. If this fails,
-        the loader loads them again. It must not cost the grants of the same match."""
-        try:
-            entries = await reopen(self._database, self._rules.policies, closed)
-            await schedule.add(self._bus, entries, clock_offset_ms=self._offset.last_ms)
-        except Exception as error:
-            log.warning("dialer.reopen_failed", leads=len(closed), error=str(error))
-
-    async def _commit_and_send(self, grants: Sequence[Grant]) -> Intents:
         slots = await self._slots.propose(self._rules.overdialling.reserved(grants))
         clock_reading = IntentClock.now(self._clock)
         with span("dispatch.intent") as step:
@@ -179,19 +195,61 @@ class Batches:
                 unused.pop(intent.attempt_id, None)
         # Slots of a lost COMMIT are freed when its attempts are disowned.
         for attempt in intents.lost:
-            unused.pop(attempt.id, None)
+            unused.pop(attempt.grant.attempt_id, None)
         self._lost += intents.lost
         if unused:
             await self._slots.give_back(unused.keys())
         if intents.lost_slots:
             await self._slots.conflicted(intents.lost_slots)
-        if ended := self._rules.overdialling.ended():
-            await self._raise_overdialling_alarms(ended)
-        await self.disown_lost()
-        return intents
+        if self._rules.overdialling.ended:
+            await self._raise_overdialling_alarms()
+        if self._lost:
+            await self.disown_lost()
+        refused = dict(intents.refused)
+        for grant, refusal in intents.refused.items():
+            if may_precheck and self._precheck and refusal.reason is RefusalReason.PRECHECK:
+                del refused[grant]
+                self._run_in_background(self._precheck_and_retry(grant, refusal, self._precheck))
+        if refused:
+            await self._give_back(refused)
+        return len(intents.committed)
 
-    async def _raise_overdialling_alarms(self, ended: Sequence[Campaign]) -> None:
+    async def drain(self) -> None:
+        """Let running work finish: a committed dial is never cancelled."""
+        if self._background_tasks:
+            await asyncio.wait(self._background_tasks)
+        await self._sender.drain()
+
+    async def disown_lost(self) -> None:
+        """Never send what may or may not be committed: write it as not sent, and make its lead due again."""
+        lost, self._lost = self._lost, []
+        if not lost:
+            return
+        try:
+            due_again = await disown(self._database, lost, self._identity)
+        except UNAVAILABLE as error:
+            self._lost += lost
+            log.warning("dialer.disown_failed", attempts=len(lost), error=str(error))
+            return
+        try:
+            await channels.release(self._bus, [attempt.grant.attempt_id for attempt in lost])
+            await schedule.add(self._bus, due_again, clock_offset_ms=await self._offset_ms())
+        except BusUnavailable as error:
+            log.warning("dialer.disowned_not_returned", count=len(lost), reason=str(error))
+
+    async def reopen(self, closed: Sequence[tuple[UUID, int]]) -> None:
+        """Leads (id and version) that the match parked, because their window closed before their turn. If this fails,
+        the loader loads them again. It must not cost the grants of the same match."""
+        try:
+            entries = await reopen(self._database, self._rules.policies, closed)
+            await schedule.add(self._bus, entries, clock_offset_ms=self._offset.last_ms)
+        except Exception as error:
+            log.warning("dialer.reopen_failed", leads=len(closed), error=str(error))
+
+    async def _raise_overdialling_alarms(self) -> None:
         """Campaigns whose calls need a reserved agent again, because too many calls were abandoned."""
+        overdialling = self._rules.overdialling
+        ended, overdialling.ended = overdialling.ended, []
         for merchant_id, campaign_id in ended:
             subject = f"{merchant_id}/{campaign_id}" if campaign_id else merchant_id
             try:
@@ -204,7 +262,7 @@ class Batches:
         further refusal gives the grant back."""
         match await self._verdict(precheck, grant.lead_id):
             case PrecheckPassed() | Skipped(reason="not_needed"):
-                await self._give_back((await self._commit_and_send([grant])).refused)
+                await self.dial([grant], may_precheck=False)
             case Refusal() as failed:
                 await self._give_back({grant: failed})
             case Skipped(reason=reason) if reason == NO_ROOM:
@@ -253,8 +311,6 @@ class Batches:
 
     async def _give_back(self, refused: Mapping[Grant, Refusal]) -> None:
         """Report to Valkey what Postgres refused and why, so that the match does not grant it again at once."""
-        if not refused:
-            return
         if any(refusal.reason in _CLOCK_REASONS for refusal in refused.values()):
             self._offset.invalidate()
         try:

@@ -13,32 +13,43 @@ is sent, and its attempts are disowned.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Protocol
 from uuid import UUID
 
 from trunkline.control.continuity import ContinuityMark
-from trunkline.dispatch.cases import NO_NUMBER, Case, case_of, conditional_questions, questions
-from trunkline.dispatch.cooldowns import CarrierUnreachable, clear_alarms
-from trunkline.dispatch.gates import RETRY_AFTER, AccountPace, AgentRule, CountedLimits, Stopped, judge
+from trunkline.dispatch.cooldowns import CarrierUnreachable, Cooling, clear_alarms
+from trunkline.dispatch.gates import (
+    NO_NUMBER,
+    RETRY_AFTER,
+    AccountPace,
+    AgentRule,
+    Case,
+    CountedLimits,
+    Stopped,
+    case_of,
+    conditional_questions,
+    judge,
+    questions,
+)
 from trunkline.dispatch.overdialling import Overdialling, Terms
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.model import SLOT_TAKEN, Blocks, Entry, Grant, Intent, Refusal, RefusalReason, Slot
 from trunkline.states import LeadStatus
-from trunkline.store import allocations, cooldowns, dispatch, limits
-from trunkline.store.cooldowns import Subject
+from trunkline.store import allocations, cooldowns, dispatch
+from trunkline.store.cooldowns import NewProbe, Subject
 from trunkline.store.database import UNAVAILABLE, Connection, Database
 from trunkline.store.dispatch import (
     CONTENDED,
     UNACCEPTABLE,
     Explanation,
+    LimitCounts,
     LockedLead,
     NewAttempt,
     Owners,
 )
-from trunkline.store.limits import LimitCounts
 from trunkline.telemetry import get_logger, metrics
 from trunkline.value import Value, replace
 
@@ -104,9 +115,8 @@ async def intend(
 ) -> Intents:
     """One transaction for all; if a lock or a single lead makes it fail, one for each, so that no other grant is held
     up. `slots`: the agents that were proposed for the grants, by attempt."""
-    batch = IntentBatch(grants, dialer, rules, slots)
     try:
-        return await batch.commit(database, LOCK_TIMEOUT_MS)
+        return await IntentBatch(grants, dialer, rules, slots).commit(database, LOCK_TIMEOUT_MS)
     except (*CONTENDED, *UNACCEPTABLE) as error:
         if len(grants) == 1:
             return await _refuse_failed(database, grants[0], error)
@@ -147,26 +157,27 @@ async def disown(database: Database, lost: Sequence[NewAttempt], dialer: str) ->
         return await dispatch.disown(tx, lost, dialer)
 
 
+@dataclass(slots=True, eq=False)
 class IntentBatch:
     """The grants of one transaction, and what becomes of each."""
 
-    def __init__(self, grants: Sequence[Grant], dialer: str, rules: Rules, slots: Mapping[UUID, Slot]):
-        self._grants = grants
-        self._dialer = dialer
-        self._rules = rules
-        self._slots = slots
-        # Those that a gate has not refused yet.
-        self._cases: list[Case] = []
-        # By attempt: the locked leads; the calls that may be dialled without a reserved agent; the refusals.
-        self._leads: dict[UUID, LockedLead] = {}
-        self._terms: dict[UUID, Terms] = {}
-        self._refusals: dict[UUID, Refusal] = {}
-        self._admitted: list[NewAttempt] = []
-        # Cooldowns whose probe was accepted.
-        self._over: dict[Subject, UUID] = {}
-        # The inserted ones, and proposed slots that another call has, or whose pod is gone.
-        self.attempts: list[NewAttempt] = []
-        self._lost_slots: list[Slot] = []
+    _grants: Sequence[Grant]
+    _dialer: str
+    _rules: Rules
+    # The agents that were proposed, by attempt.
+    _slots: Mapping[UUID, Slot]
+    # Those that a gate has not refused yet.
+    _cases: list[Case] = field(default_factory=list)
+    # By attempt: the locked leads; the calls that may be dialled without a reserved agent; the refusals.
+    _leads: dict[UUID, LockedLead] = field(default_factory=dict)
+    _terms: Mapping[UUID, Terms] = field(default_factory=dict)
+    _refusals: dict[UUID, Refusal] = field(default_factory=dict)
+    _admitted: list[NewAttempt] = field(default_factory=list)
+    # Cooldowns whose probe was accepted.
+    _over: Mapping[Subject, UUID] = field(default_factory=dict)
+    # The inserted ones, and proposed slots that another call has, or whose pod is gone.
+    attempts: list[NewAttempt] = field(default_factory=list)
+    _lost_slots: list[Slot] = field(default_factory=list)
 
     async def commit(self, database: Database, lock_timeout_ms: int) -> Intents:
         is_written = False
@@ -178,7 +189,7 @@ class IntentBatch:
             if isinstance(error, UNACCEPTABLE) or not is_written:
                 raise
             log.warning("intent.commit_not_answered", attempts=len(self.attempts), error=str(error))
-            lost = {attempt.id for attempt in self.attempts}
+            lost = {attempt.grant.attempt_id for attempt in self.attempts}
             others = [grant for grant in self._grants if grant.attempt_id not in lost]
             return Intents(refused=dict.fromkeys(others, _IS_CONTENDED), lost=tuple(self.attempts))
         refused: dict[Grant, Refusal] = {}
@@ -186,7 +197,7 @@ class IntentBatch:
             if refusal := self._refusals.get(grant.attempt_id):
                 refused[grant] = refusal
                 metrics.INTENTS_REFUSED.labels(refusal.reason.value).inc()
-        committed = tuple(attempt.intent for attempt in self.attempts)
+        committed = tuple([attempt.intent for attempt in self.attempts])
         return Intents(committed, refused, lost_slots=tuple(self._lost_slots))
 
     async def write(self, tx: Connection, lock_timeout_ms: int) -> None:
@@ -218,14 +229,18 @@ class IntentBatch:
                 self._leads[grant.attempt_id] = lead
                 granted.append(grant)
         policies = await self._rules.policies.of(tx, self._leads.values())
+        may_overdial = []
         for grant, lead, policy in zip(granted, self._leads.values(), policies, strict=True):
             try:
-                self._cases.append(case_of(grant, lead, policy))
+                case = case_of(grant, lead, policy)
             except Exception as error:
                 self._refusals[grant.attempt_id] = _failed(lead, error)
-        needs_agent, overdialling = self._rules.agents.needs_agent, self._rules.overdialling
-        if cases := [case for case in self._cases if case.policy.abandon_max and needs_agent(case.lead)]:
-            self._terms = await overdialling.terms(tx, cases)
+                continue
+            self._cases.append(case)
+            if policy.abandon_max and self._rules.agents.needs_agent(lead):
+                may_overdial.append(case)
+        if may_overdial:
+            self._terms = await self._rules.overdialling.terms(tx, may_overdial)
 
     async def _lock_limits(self, tx: Connection) -> LimitCounts:
         """The names under which the cases are counted; and count under the locks. The account's lock covers the paces
@@ -238,7 +253,7 @@ class IntentBatch:
                 names.add(("merchant", lead.merchant_id))
             if terms is not None:
                 names.update(("overdial", group) for group in terms.groups)
-        return await limits.lock_and_count(tx, _lock_keys(names), questions(self._cases))
+        return await dispatch.count(tx, questions(self._cases), _lock_keys(names))
 
     def _judge(self, counts: LimitCounts) -> None:
         cases, self._cases = self._cases, []
@@ -256,10 +271,11 @@ class IntentBatch:
     async def _admit(self, tx: Connection, counts: LimitCounts) -> None:
         """Refused cases do not reach the counters: they use nothing up."""
         rules, cases = self._rules, self._cases
-        await limits.count_conditional(tx, conditional_questions(cases), counts)
+        if conditional := conditional_questions(cases):
+            await dispatch.count_conditional(tx, conditional, counts)
         overdialled = await rules.overdialling.count(tx, self._terms, cases, self._slots)
-        counted = CountedLimits(counts, rules.account_pace, rules.agents, overdialled, self._dialer)
-        self._over = counted.cooling.over
+        cooling = Cooling(counts, self._dialer)
+        counted = CountedLimits(counts, rules.account_pace, cooling, rules.agents, overdialled)
         for case in sorted(cases, key=counted.earliest_at):
             match counted.admit(case):
                 case NewAttempt() as admitted:
@@ -268,27 +284,34 @@ class IntentBatch:
                     self._refusals[case.grant.attempt_id] = refusal
         if overdialled.headrooms:
             rules.overdialling.note(overdialled)
-        for account, until in counted.cooling.unreachable.items():
+        self._over = cooling.over
+        for account, until in cooling.unreachable.items():
             rules.unreachable.leave_out(account, (until - counts.now).total_seconds())
 
     async def _write(self, tx: Connection) -> None:
-        inserted, reserved = await dispatch.write_attempts(tx, self._admitted, self._dialer)
-        self.attempts = [attempt for attempt in self._admitted if attempt.id in inserted]
+        inserted, reserved = set[UUID](), set[UUID]()
+        if self._admitted:
+            inserted, reserved = await dispatch.write_attempts(tx, self._admitted, self._dialer)
         if self._refusals:
             await self._write_refusals(tx, self._refusals)
-        if len(self.attempts) < len(self._admitted):
-            refused = [attempt for attempt in self._admitted if attempt.id not in inserted]
-            await self._refuse_unreserved(
-                tx, [a for a in refused if a.intent.slot is not None and a.id not in reserved]
-            )
-            await self._refuse_conflicts(
-                tx, [a for a in refused if a.intent.slot is None or a.id in reserved]
-            )
+        unreserved, conflicts, probes = [], [], list[NewProbe]()
+        for attempt in self._admitted:
+            attempt_id = attempt.grant.attempt_id
+            if attempt_id in inserted:
+                self.attempts.append(attempt)
+                probes += attempt.probes
+            elif attempt.intent.slot is not None and attempt_id not in reserved:
+                unreserved.append(attempt)
+            else:
+                conflicts.append(attempt)
+        if unreserved:
+            await self._refuse_unreserved(tx, unreserved)
+        if conflicts:
+            await self._refuse_conflicts(tx, conflicts)
         # Few intents have probes. They are written after the attempts: an attempt that was not inserted is no probe.
-        probes = [probe for attempt in self.attempts for probe in attempt.probes]
         over = await cooldowns.end_accepted(tx, self._over.items()) if self._over else []
         if probes:
-            await cooldowns.name_probes(tx, probes)
+            await dispatch.name_probes(tx, probes)
         if over:
             await clear_alarms(tx, over)
 
@@ -305,20 +328,19 @@ class IntentBatch:
     async def _refuse_unreserved(self, tx: Connection, unreserved: Sequence[NewAttempt]) -> None:
         """The lead keeps its position: the next round proposes other slots."""
         for attempt in unreserved:
-            until = attempt.lead.now + SLOT_AGAIN
-            self._refusals[attempt.id] = Refusal(RefusalReason.AGENTS, Blocks.LEAD, until, SLOT_TAKEN)
-            assert attempt.intent.slot is not None
-            self._lost_slots.append(attempt.intent.slot)
-        await self._write_refusals(tx, [attempt.id for attempt in unreserved])
+            until, slot = attempt.lead.now + SLOT_AGAIN, attempt.intent.slot
+            refusal = Refusal(RefusalReason.AGENTS, Blocks.LEAD, until, SLOT_TAKEN)
+            self._refusals[attempt.grant.attempt_id] = refusal
+            assert slot is not None
+            self._lost_slots.append(slot)
+        await self._write_refusals(tx, [attempt.grant.attempt_id for attempt in unreserved])
 
     async def _refuse_conflicts(self, tx: Connection, conflicts: Sequence[NewAttempt]) -> None:
-        if not conflicts:
-            return
-        await allocations.drop(tx, [a.id for a in conflicts if a.intent.slot is not None])
+        await allocations.drop(tx, [a.grant.attempt_id for a in conflicts if a.intent.slot is not None])
         owners = await dispatch.owners(tx, conflicts)
-        ids = [attempt.id for attempt in conflicts]
-        for attempt in conflicts:
-            self._refusals[attempt.id] = _conflict(attempt, owners[attempt.id])
+        ids = [attempt.grant.attempt_id for attempt in conflicts]
+        for attempt_id, attempt in zip(ids, conflicts, strict=True):
+            self._refusals[attempt_id] = _conflict(attempt, owners[attempt_id])
         # A refusal that names an attempt of this batch which was not inserted has lost its reason.
         until = conflicts[0].lead.now + RETRY_AFTER
         for attempt_id, refusal in self._refusals.items():
@@ -336,13 +358,11 @@ class IntentBatch:
 
 def _lock_keys(names: Iterable[tuple[str, str]]) -> list[int]:
     """Advisory locks have numbers. Two names with the same number only wait for each other needlessly."""
-    ordered = sorted([(_RANKS[kind], _lock_key(kind, subject)) for kind, subject in set(names)])
-    return [key for _, key in ordered]
-
-
-def _lock_key(kind: str, subject: str) -> int:
-    digest = blake2b(f"trunkline:{kind}:{subject}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, signed=True)
+    keys = set()
+    for kind, subject in names:
+        digest = blake2b(f"trunkline:{kind}:{subject}".encode(), digest_size=8).digest()
+        keys.add((_RANKS[kind], int.from_bytes(digest, signed=True)))
+    return [key for _, key in sorted(keys)]
 
 
 def _failed(lead: LockedLead, error: Exception) -> Refusal:

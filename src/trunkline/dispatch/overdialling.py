@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from trunkline.dispatch.cases import Case
+from trunkline.dispatch.gates import Case
 from trunkline.leads import abandonment
 from trunkline.leads.abandonment import NOTHING_RINGS, Ringing
 from trunkline.leads.calling_policy import Effective
-from trunkline.model import Counted, Grant, Slot
+from trunkline.model import Grant, Slot
 from trunkline.settings.tiers import COMMON, chain
 from trunkline.store import abandonment as counts
-from trunkline.store import allocations, limits
+from trunkline.store import allocations, dispatch
 from trunkline.store.abandonment import NO_CAMPAIGN, AbandonmentCounts
 from trunkline.store.agents import SlotRule
 from trunkline.store.database import Connection
@@ -152,6 +152,8 @@ class Overdialling:
         self._ringing_until_s = float("-inf")
         # Groups in which a dial waits for a slot, and until when that counts.
         self._waiters_until_s: dict[str, float] = {}
+        # Campaigns whose overdialling the brake has ended, each once a minute while it is dialled for: to be reported.
+        self.ended: list[Campaign] = []
         self._reported_at_s: dict[Campaign, float] = {}
 
     def reserved(self, grants: Sequence[Grant]) -> Sequence[Grant]:
@@ -173,7 +175,9 @@ class Overdialling:
             return {}
         await self._refresh(tx, [case for case, _ in candidates])
         return {
-            case.grant.attempt_id: self._stats[_campaign(case)].terms(case.policy, abandon_max)
+            case.grant.attempt_id: self._stats[case.lead.merchant_id, case.lead.campaign_id].terms(
+                case.policy, abandon_max
+            )
             for case, abandon_max in candidates
         }
 
@@ -207,7 +211,7 @@ class Overdialling:
         self, tx: Connection, groups: Sequence[str], persons: Sequence[Case], overdialled: Overdialled
     ) -> None:
         callers = {group: {tier: self._rule.callers_of(tier) for tier in tiers_of(group)} for group in groups}
-        counted = await limits.count_overdialled(
+        counted = await dispatch.count_overdialled(
             tx, callers, self._rule.silence_s, [(case.lead.merchant_id, case.lead.phone) for case in persons]
         )
         overdialled.headrooms = {
@@ -246,31 +250,21 @@ class Overdialling:
             elif headroom.was_reserved:
                 self._waiters_until_s.pop(group, None)
 
-    def ended(self) -> list[Campaign]:
-        """Campaigns whose overdialling the brake has ended, each once a minute while it is dialled for."""
-        if not self._stats:
-            return []
-        now_s = time.monotonic()
-        due = [
-            campaign
-            for campaign, stats in self._stats.items()
-            if stats.has_ended
-            and now_s - self._reported_at_s.get(campaign, float("-inf")) >= REPORT_EVERY_S
-            and now_s - stats.read_at_s < REPORT_EVERY_S
-        ]
-        self._reported_at_s.update(dict.fromkeys(due, now_s))
-        return due
-
     async def _groups_ringing(self, tx: Connection) -> frozenset[str]:
         now_s = time.monotonic()
         if now_s >= self._ringing_until_s:
-            self._ringing = await limits.groups_ringing(tx)
+            self._ringing = await dispatch.groups_ringing(tx)
             self._ringing_until_s = now_s + min(RINGS_FRESH_S, self._fresh_s)
         return self._ringing
 
     async def _refresh(self, tx: Connection, cases: Iterable[Case]) -> None:
-        now_s = time.monotonic()
-        stale = {_campaign(case): case for case in cases if not self._is_fresh(_campaign(case), now_s)}
+        """What is known of the campaigns of these cases is at most `fresh_s` old then."""
+        now_s, stale = time.monotonic(), {}
+        for case in cases:
+            campaign = (case.lead.merchant_id, case.lead.campaign_id)
+            stats = self._stats.get(campaign)
+            if stats is None or now_s - stats.read_at_s >= self._fresh_s:
+                stale[campaign] = case
         if not stale:
             return
         if len(self._stats) > CAMPAIGNS_MAX:
@@ -278,29 +272,25 @@ class Overdialling:
             self._reported_at_s.clear()
         configs = await allocations.merchant_tiers(tx, sorted({merchant_id for merchant_id, _ in stale}))
         recent = await counts.recent(tx, stale)
-        for (merchant_id, campaign_id), case in stale.items():
-            newest = abandonment.recent(recent.get((merchant_id, campaign_id), ()), case.lead.now)
-            self._stats[merchant_id, campaign_id] = await self._read(
-                tx, case, chain(merchant_id, configs.get(merchant_id, "")), newest
+        for campaign, case in stale.items():
+            merchant_id, campaign_id = campaign
+            policy, newest = case.policy, abandonment.recent(recent.get(campaign, ()), case.lead.now)
+            window_h = policy.abandon_window_h or 24
+            measured = (
+                await counts.measured(tx, merchant_id, campaign_id or NO_CAMPAIGN, window_h=window_h),
+                await counts.measured(tx, merchant_id, window_h=window_h),
             )
-
-    async def _read(
-        self, tx: Connection, case: Case, tiers: tuple[str, ...], newest: Counted
-    ) -> _CampaignStats:
-        merchant_id, campaign_id = _campaign(case)
-        policy = case.policy
-        window_h = policy.abandon_window_h or 24
-        measured = (
-            await counts.measured(tx, merchant_id, campaign_id or NO_CAMPAIGN, window_h=window_h),
-            await counts.measured(tx, merchant_id, window_h=window_h),
-        )
-        rate = abandonment.answer_rate(newest.answered, newest.ended)
-        has_ended = any(is_over(policy, each, policy.abandon_max) for each in measured)
-        return _CampaignStats(tiers, rate, measured, time.monotonic(), has_ended)
-
-    def _is_fresh(self, campaign: Campaign, now_s: float) -> bool:
-        stats = self._stats.get(campaign)
-        return stats is not None and now_s - stats.read_at_s < self._fresh_s
+            self._stats[campaign] = stats = _CampaignStats(
+                chain(merchant_id, configs.get(merchant_id, "")),
+                abandonment.answer_rate(newest.answered, newest.ended),
+                measured,
+                now_s,
+                any(is_over(policy, each, policy.abandon_max) for each in measured),
+            )
+            reported_at_s = self._reported_at_s.get(campaign, float("-inf"))
+            if stats.has_ended and now_s - reported_at_s >= REPORT_EVERY_S:
+                self._reported_at_s[campaign] = now_s
+                self.ended.append(campaign)
 
 
 def is_over(policy: Effective, measured: AbandonmentCounts, abandon_max: float) -> bool:
@@ -319,7 +309,3 @@ def group_of_slot(slot: Slot) -> str:
 
 def tiers_of(group: str) -> tuple[str, ...]:
     return COMMON if group == COMMON_GROUP else (group,)
-
-
-def _campaign(case: Case) -> Campaign:
-    return case.lead.merchant_id, case.lead.campaign_id

@@ -92,9 +92,13 @@ class Policies:
         if len(self._layers) > LAYERS_MAX:
             # Replaced, not emptied: a reader that waits for Postgres goes on with what it had.
             self._layers, self._known, self._resolved = {}, {}, {}
-        oldest_s, known = time.monotonic() - self._fresh_s, self._known
-        owners = [(each.reseller_id, each.merchant_id, each.campaign_id) for each in owned]
-        stale = {owner for owner in owners if owner not in known or known[owner][1] <= oldest_s}
+        oldest_s, known, owners = time.monotonic() - self._fresh_s, self._known, []
+        stale: set[Owner] = set()
+        for each in owned:
+            owner = (each.reseller_id, each.merchant_id, each.campaign_id)
+            owners.append(owner)
+            if owner not in known or known[owner][1] <= oldest_s:
+                stale.add(owner)
         if stale:
             known |= await self._read(conn, stale)
         return [known[owner][0] for owner in owners]
@@ -111,14 +115,16 @@ class Policies:
         return {owner: (self._effective(each), read_at_s) for owner, each in layers.items()}
 
     def _effective(self, keys: tuple[PolicyKey, ...]) -> Effective:
-        layers = [self._layers[key] for key in keys]
-        versions = tuple((*key, layer.version) for key, layer in zip(keys, layers, strict=True))
-        known = self._resolved.get(versions)
-        if known is None:
-            policies = [layer.policy for layer in layers if layer.policy is not None]
-            if len(policies) < len(layers):
+        versions, policies = [], []
+        for key in keys:
+            layer = self._layers[key]
+            versions.append((*key, layer.version))
+            if layer.policy is None:
                 return UNREADABLE
-            known = self._resolved[versions] = resolve(*policies, usual_retries=self._usual_retries)
+            policies.append(layer.policy)
+        known = self._resolved.get(tuple(versions))
+        if known is None:
+            known = self._resolved[tuple(versions)] = resolve(*policies, usual_retries=self._usual_retries)
         return known
 
 

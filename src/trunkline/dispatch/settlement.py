@@ -23,7 +23,6 @@ from trunkline.dispatch.policy_cache import Policies
 from trunkline.errors import ProjectionLost
 from trunkline.leads import outcomes
 from trunkline.leads.calling_policy import Effective
-from trunkline.leads.limits import day_of
 from trunkline.leads.outcomes import verdict
 from trunkline.leads.retries import Retries
 from trunkline.model import Agent, CallFacts, Entry, Finish, LeadDecision, Outcome
@@ -198,7 +197,7 @@ async def _count(
             talked_s = max(0.0, talked.total_seconds()) if facts.duration_s is None else facts.duration_s
             micros = policy.price.cost_micros(talked_s)
         if attempt.counted_at is not None and attempt.merchant_id and (micros or attempt.reserved_micros):
-            day = day_of(attempt.counted_at, policy.timezone).name
+            day = policy.day_at(attempt.counted_at)
             costs.append(Cost(attempt_id, micros, attempt.merchant_id, day))
         outcome = verdict(facts, attempt.report).outcome
         by_person = was_answered and outcome is not Outcome.VOICEMAIL

@@ -15,8 +15,17 @@ from uuid import UUID
 from trunkline.control.flags import EVENT_DISPATCH, decide
 from trunkline.control.waits import Includes
 from trunkline.dispatch import gates
-from trunkline.dispatch.cases import case_of, conditional_questions, questions
-from trunkline.dispatch.gates import AGENTS_ELSEWHERE, AccountPace, AgentRule, CountedLimits
+from trunkline.dispatch.cooldowns import Cooling
+from trunkline.dispatch.gates import (
+    AGENTS_ELSEWHERE,
+    AccountPace,
+    AgentRule,
+    CountedLimits,
+    case_of,
+    conditional_questions,
+    questions,
+)
+from trunkline.dispatch.overdialling import Overdialled
 from trunkline.dispatch.policy_cache import UNREADABLE, Policies, layers_of
 from trunkline.dispatch.why_words import (
     GateCheck,
@@ -33,7 +42,7 @@ from trunkline.leads.zones import region_of
 from trunkline.model import Grant, Refusal, RefusalReason
 from trunkline.schema.leads import Decision
 from trunkline.settings.tiers import chain
-from trunkline.store import agents, allocations, cooldowns, decisions, flags, limits, policy, presence
+from trunkline.store import agents, allocations, cooldowns, decisions, dispatch, flags, policy, presence
 from trunkline.store.agents import AgentCapacity, SlotRule
 from trunkline.store.cooldowns import ActiveCooldown
 from trunkline.store.database import Connection
@@ -290,7 +299,7 @@ class _Explainer:
 
     def _expired(self) -> GateCheck:
         lead = self._lead
-        is_open = lead.expires_at is None or lead.earliest_at < lead.expires_at
+        is_open = lead.expires_at is None or max(lead.now, lead.due_at) < lead.expires_at
         return GateCheck("expired", is_open, None if is_open else "it was due earlier")
 
     def _do_not_call(self) -> GateCheck:
@@ -315,7 +324,9 @@ class _Explainer:
                 may_call,
                 set_by=None if may_call else self._policies_stating("destination", stated),
             ),
-            self._gate_check("window", gates.window(lead.phone, lead.timezone, rules, lead.now), stated),
+            self._gate_check(
+                "window", gates.window(rules.opening(lead.phone, lead.timezone, lead.now), lead.now), stated
+            ),
             GateCheck(
                 "precheck", passed, set_by=None if passed else self._policies_stating("precheck", stated)
             ),
@@ -325,9 +336,12 @@ class _Explainer:
             # Judged as if it were called now.
             lead = replace(lead, due_at=min(lead.due_at, lead.now))
             case = replace(case_of(grant, lead, rules), number=number)
-            counts = await limits.count(self._conn, questions([case]))
-            await limits.count_conditional(self._conn, conditional_questions([case]), counts)
-            refusals = CountedLimits(counts, self._view.account_pace).refusals(case)
+            counts = await dispatch.count(self._conn, questions([case]))
+            if conditional := conditional_questions([case]):
+                await dispatch.count_conditional(self._conn, conditional, counts)
+            refusals = CountedLimits(
+                counts, self._view.account_pace, Cooling(counts), AGENTS_ELSEWHERE, Overdialled()
+            ).refusals(case)
             # `_cooldowns` reports cooldowns, with their cause.
             others = [refusal for refusal in refusals if refusal.reason is not RefusalReason.COOLDOWN]
             checks += [self._gate_check(refusal.reason.value, refusal, stated) for refusal in others]

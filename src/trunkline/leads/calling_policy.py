@@ -8,8 +8,9 @@ pre-checks, the time zone of callees) come from the nearest layer that states th
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Literal, TypeVar
+from zoneinfo import ZoneInfo
 
 from pydantic import ConfigDict, Field
 
@@ -167,17 +168,14 @@ class Effective:
     abandon_threshold_s: float = abandonment.THRESHOLD_S
     abandon_window_h: int | None = None
     abandon_message: str | None = None
+    # Whether a merchant's calls have to be counted one intent at a time.
+    counts_by_merchant: bool = False
+    # What the intent sets aside for a call, by the price.
+    reserved_micros: int = 0
 
-    @property
-    def counts_by_merchant(self) -> bool:
-        """Whether a merchant's calls have to be counted one intent at a time."""
-        counted = (
-            self.attempts_per_day,
-            self.spend_per_day_micros,
-            self.campaign_max_concurrent,
-            self.campaign_starts_per_s,
-        )
-        return counted != (None, None, None, None)
+    def day_at(self, at: datetime) -> date:
+        """The merchant's day at this time."""
+        return at.astimezone(ZoneInfo(self.timezone or "UTC")).date()
 
     def permits(self, phone: str) -> bool:
         return all(each.permit(phone) for each in self.destinations)
@@ -237,6 +235,10 @@ def resolve(
     layers = (platform, reseller, merchant, campaign)
     known = known_packs(platform.edited_packs or ())
     prechecks = _nearest([layer.prechecks for layer in layers]) or ()
+    price = _nearest([layer.price for layer in layers]) or Price()
+    attempts_per_day = _least(layer.attempts_per_day for layer in layers)
+    spend_per_day_micros = _least(layer.spend_per_day_micros for layer in layers)
+    counted = (attempts_per_day, spend_per_day_micros, campaign.max_concurrent, campaign.starts_per_s)
     return Effective(
         windows=sum((layer.windows for layer in layers), ()),
         packs=tuple(
@@ -244,13 +246,13 @@ def resolve(
         ),
         destinations=tuple(layer.destinations for layer in layers if layer.destinations),
         person_limits=sum((layer.person_limits for layer in layers), ()),
-        attempts_per_day=_least(layer.attempts_per_day for layer in layers),
-        spend_per_day_micros=_least(layer.spend_per_day_micros for layer in layers),
+        attempts_per_day=attempts_per_day,
+        spend_per_day_micros=spend_per_day_micros,
         calls_per_person=platform.calls_per_person or CallsPerPerson(),
         campaign_max_concurrent=campaign.max_concurrent,
         campaign_starts_per_s=campaign.starts_per_s,
         timezone=_nearest([layer.timezone for layer in layers]),
-        price=_nearest([layer.price for layer in layers]) or Price(),
+        price=price,
         retries=_nearest([layer.retries for layer in layers]) or usual_retries,
         prechecks=prechecks,
         checks_hash=fingerprint(prechecks),
@@ -259,6 +261,8 @@ def resolve(
         abandon_threshold_s=_least(layer.abandon_threshold_s for layer in layers) or abandonment.THRESHOLD_S,
         abandon_window_h=_nearest([layer.abandon_window_h for layer in layers]),
         abandon_message=_nearest([layer.abandon_message for layer in layers]),
+        counts_by_merchant=counted != (None, None, None, None),
+        reserved_micros=price.reserved_micros,
     )
 
 

@@ -5,8 +5,6 @@ counts.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Literal
@@ -16,7 +14,6 @@ from pydantic import Field
 
 from trunkline.leads.immutable import Frozen
 from trunkline.model import PersonCalls, PersonQuestion
-from trunkline.value import Value
 
 # An exact time would show a tenant when another one called; one rounded to 15 minutes does not.
 ROUND_S = 900
@@ -59,50 +56,10 @@ def rounded_up(moment: datetime) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-class Day(Value, frozen=True):
-    """A day in some time zone: its name, its first moment, and the first of the next day."""
-
-    name: date
-    first_at: datetime
-    after_at: datetime
-
-
-def day_of(now: datetime, zone: str | None) -> Day:
-    """The merchant's day at this time."""
-    clock = ZoneInfo(zone or "UTC")
-    return _day(now.astimezone(clock).date(), clock)
-
-
 @lru_cache(maxsize=256)
-def _day(today: date, clock: ZoneInfo) -> Day:
-    first_at = datetime.combine(today, time(), clock)
-    after_at = datetime.combine(today + timedelta(days=1), time(), clock)
-    return Day(today, first_at.astimezone(UTC), after_at.astimezone(UTC))
-
-
-@dataclass(slots=True)
-class Pace:
-    """Starts are spaced evenly: one every `interval_s`. Without an interval only a throttling by the carrier counts."""
-
-    kind: str
-    subject: str
-    interval_s: float | None
-    next_start_at: datetime
-
-
-def start_together(paces: Sequence[Pace], earliest_at: datetime, within_s: float) -> datetime | Pace:
-    """The time at which all of these paces let a call start. If it cannot start soon after its earliest, the pace that
-    delays it most."""
-    start_at = earliest_at
-    for pace in paces:
-        start_at = max(start_at, pace.next_start_at)
-    if start_at > earliest_at + timedelta(seconds=within_s):
-        return max(paces, key=lambda pace: pace.next_start_at)
-    return start_at
-
-
-def advance(paces: Iterable[Pace], start_at: datetime) -> None:
-    """A call starts then: each of its paces continues from there."""
-    for pace in paces:
-        if pace.interval_s is not None:
-            pace.next_start_at = start_at + timedelta(seconds=pace.interval_s)
+def day_bounds(day: date, zone: str | None) -> tuple[datetime, datetime]:
+    """Its first moment in this time zone, and that of the next day."""
+    clock = ZoneInfo(zone or "UTC")
+    first_at = datetime.combine(day, time(), clock)
+    after_at = datetime.combine(day + timedelta(days=1), time(), clock)
+    return first_at.astimezone(UTC), after_at.astimezone(UTC)

@@ -58,9 +58,16 @@ class SlotProposer:
         return self._free
 
     async def propose(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot]:
-        may_use_valkey = time.monotonic() >= self._postgres_only_until_s
-        proposed = await self._from_valkey(grants) if may_use_valkey else None
-        return await self._from_postgres(grants) if proposed is None else proposed
+        wants, proposed = [(grant.attempt_id, grant.merchant_id) for grant in grants], None
+        if time.monotonic() >= self._postgres_only_until_s:
+            with suppress(*_VALKEY_ERRORS):
+                async with asyncio.timeout(PROPOSE_S):
+                    proposed = await bus_router.propose_slots(self._bus, wants)
+        if proposed is None:
+            # Valkey is away or behind, or its projection was lost and is not rebuilt yet.
+            return await self._from_postgres(grants)
+        self._cache_free(proposed.free)
+        return proposed.slots
 
     async def give_back(self, attempt_ids: Collection[UUID]) -> None:
         """Free proposed slots in Valkey. A lost request costs 5 s: then the pool manager withdraws them."""
@@ -82,18 +89,6 @@ class SlotProposer:
                     await bus_router.occupy(self._bus, pod, no, owner)
         except (*_VALKEY_ERRORS, *UNAVAILABLE) as error:
             log.warning("agents.owners_not_written", reason=str(error))
-
-    async def _from_valkey(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot] | None:
-        """None: Valkey is away, or its projection was lost and is not rebuilt yet."""
-        wants = [(grant.attempt_id, grant.merchant_id) for grant in grants]
-        proposed = None
-        with suppress(*_VALKEY_ERRORS):
-            async with asyncio.timeout(PROPOSE_S):
-                proposed = await bus_router.propose_slots(self._bus, wants)
-        if proposed is None:
-            return None
-        self._cache_free(proposed.free)
-        return proposed.slots
 
     async def _from_postgres(self, grants: Sequence[Grant]) -> Mapping[UUID, Slot]:
         async with self._database.connection() as conn:

@@ -45,7 +45,8 @@ class Cooldown(Value, frozen=True):
 
 class NewProbe(Value, frozen=True):
     subject: Subject
-    account: AccountName
+    carrier: str
+    account: str
     attempt_id: UUID
     probes: int
     opens_at: datetime
@@ -103,19 +104,6 @@ async def begin(
         BegunCooldown(_subject(row), row["code"], row["why"], row["began_at"], row["opens_at"])
         for row in rows
     ]
-
-
-async def name_probes(tx: Connection, probes: Sequence[NewProbe]) -> None:
-    await tx.execute(
-        _SQL.name_probes,
-        [p.subject.scope for p in probes],
-        [p.subject.name for p in probes],
-        [p.account[0] for p in probes],
-        [p.account[1] for p in probes],
-        [p.attempt_id for p in probes],
-        [p.probes for p in probes],
-        [p.opens_at for p in probes],
-    )
 
 
 async def end_accepted(tx: Connection, accepted: Iterable[tuple[Subject, UUID]]) -> list[Subject]:

@@ -1,15 +1,29 @@
-"""The intent's statements. The caller decides what is one transaction."""
+"""The intent's statements: lock, count, write. The caller decides what is one transaction."""
 
-from collections.abc import Sequence
-from datetime import date, datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any, Protocol
 from uuid import UUID
 
 import asyncpg
 
-from trunkline.model import Entry, Finish, Grant, Intent, Outcome, Refusal, RefusalReason
-from trunkline.store.cooldowns import NewProbe
+from trunkline.model import (
+    Entry,
+    Finish,
+    Grant,
+    Intent,
+    Outcome,
+    PersonCalls,
+    PersonQuestion,
+    Refusal,
+    RefusalReason,
+)
+from trunkline.store.cooldowns import AccountName, Cooldown, CooldownProbe, NewProbe, Subject
 from trunkline.store.database import Connection
+from trunkline.store.rows import columns
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import Area
 from trunkline.value import Private, Value
@@ -24,6 +38,29 @@ UNACCEPTABLE: tuple[type[BaseException], ...] = (
     asyncpg.exceptions.DataError,
     asyncpg.IntegrityConstraintViolationError,
 )
+
+
+# What `attempts` takes of a new attempt, in the order of the statements that insert one.
+_ATTEMPT_COLUMNS = (
+    "grant.attempt_id",
+    "lead.id",
+    "intent.attempt_no",
+    "lead.reseller_id",
+    "lead.merchant_id",
+    "lead.campaign_id",
+    "intent.number_id",
+    "grant.channel_no",
+    "intent.carrier",
+    "intent.account",
+    "intent.to_phone",
+    "intent.from_phone",
+    "intent.due_at",
+    "intent_at",
+    "intent.send_at",
+)
+_NO_SLOT = SimpleNamespace(pod=None, no=None, incarnation=None, source_pool=None)
+_NO_OVERDIAL = SimpleNamespace(group=None, answer_rate=None, abandon_max=None)
+_UNREAD = datetime.min.replace(tzinfo=UTC)
 
 
 class LockedLead(Value, frozen=True):
@@ -64,11 +101,6 @@ class LockedLead(Value, frozen=True):
     # No call from then on.
     expires_at: datetime | None = None
 
-    @property
-    def earliest_at(self) -> datetime:
-        """When its call may leave, as far as the lead is concerned: calls are prepared ahead of their due time."""
-        return max(self.now, self.due_at)
-
 
 class LockedNumber(Value, frozen=True):
     id: UUID
@@ -95,6 +127,7 @@ class Overdial(Value, frozen=True):
 class NextStart(Value, frozen=True):
     """The next start of a pace, once the attempt has started."""
 
+    attempt_id: UUID
     kind: str
     subject: str
     next_start_at: datetime
@@ -115,9 +148,85 @@ class NewAttempt(Value, frozen=True):
     # The cooldowns that it probes.
     probes: tuple[NewProbe, ...] = ()
 
-    @property
-    def id(self) -> UUID:
-        return self.intent.attempt_id
+
+class TalkQuestion(Value, frozen=True):
+    """When did this merchant last talk with this person?"""
+
+    phone: Private[str]
+    merchant_id: str
+    cooldown_s: int
+
+
+class DayQuestion(Value, frozen=True):
+    """What has a merchant used today? From these amounts on the count is exact, without attempts that were not
+    placed."""
+
+    merchant_id: str
+    day: date
+    first_at: datetime
+    attempts_from: int
+    micros_from: int
+
+
+class Used(Value, frozen=True):
+    attempts: int = 0
+    micros: int = 0
+
+
+class Doubts(Value, frozen=True):
+    """Attempts in doubt at an account, and its channels (counted only beyond a few doubts)."""
+
+    attempts: int = 0
+    channels: int = 0
+
+
+@dataclass(slots=True)
+class Questions:
+    persons: list[PersonQuestion] = field(default_factory=list)
+    talks: list[TalkQuestion] = field(default_factory=list)
+    merchants: list[str] = field(default_factory=list)
+    campaigns: list[tuple[str, UUID]] = field(default_factory=list)
+    days: list[DayQuestion] = field(default_factory=list)
+    paces: list[tuple[str, str]] = field(default_factory=list)
+    accounts: list[tuple[str, str]] = field(default_factory=list)
+    numbers: list[UUID] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LimitCounts:
+    # When they were taken, by Postgres's clock.
+    now: datetime = _UNREAD
+    # The numbers that were locked.
+    numbers: dict[UUID, LockedNumber] = field(default_factory=dict)
+    persons: dict[PersonQuestion, PersonCalls] = field(default_factory=dict)
+    talks: dict[TalkQuestion, datetime] = field(default_factory=dict)
+    merchants: dict[str, int] = field(default_factory=dict)
+    campaigns: dict[tuple[str, UUID], int] = field(default_factory=dict)
+    days: dict[tuple[str, date], Used] = field(default_factory=dict)
+    paces: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    doubts: dict[tuple[str, str], Doubts] = field(default_factory=dict)
+    # Calls of the numbers that have one above their maximum.
+    overfull: dict[UUID, int] = field(default_factory=dict)
+    # When accounts last accepted a call, and the cooldowns of these accounts.
+    taken: dict[AccountName, datetime] = field(default_factory=dict)
+    cooldowns: dict[Subject, Cooldown] = field(default_factory=dict)
+
+
+class GroupCount(Value, frozen=True):
+    """`free`: free slots, less the inbound reserve and those for waiting calls. Of the calls that ring for them without
+    a reservation: how many, the sum of their answer rates, and the least share that any was admitted under."""
+
+    free: int
+    calls: int
+    answers_expected: float
+    abandon_max: float
+
+
+class OverdialCount(Value, frozen=True):
+    """`abandoned`: those of the given persons, by merchant and phone, whom that merchant abandoned before."""
+
+    groups: Mapping[str, GroupCount]
+    abandoned: Private[frozenset[tuple[str, str]]]
 
 
 class RefusedLead(Protocol):
@@ -171,10 +280,7 @@ async def lock_granted(
     caller has seen, and its beat."""
     rows = await tx.fetch(
         _SQL.lock_granted,
-        [g.lead_id for g in grants],
-        [g.version for g in grants],
-        [g.granted_ms for g in grants],
-        [g.number_id for g in grants],
+        *columns(grants, "lead_id", "version", "granted_ms", "number_id"),
         str(lock_timeout_ms),
         str(transaction_timeout_ms),
         *(known or (None, None)),
@@ -182,57 +288,142 @@ async def lock_granted(
     return {row["id"]: LockedLead(**row) for row in rows}
 
 
+async def count(
+    conn: Connection, questions: Questions, lock_keys: Sequence[int] | None = None
+) -> LimitCounts:
+    """Lock the names that are counted, in the given order, then the numbers; and count under the locks. Without keys
+    nothing is locked: for display only."""
+    persons, numbers = questions.persons, questions.numbers
+    phones, *others = columns(persons, "phone", "max_calls", "window_s", "asked_by")
+    arrays = [
+        phones,
+        [question.merchant_id or "" for question in persons],
+        *others,
+        [kind for kind, _ in questions.paces],
+        [subject for _, subject in questions.paces],
+        [carrier for carrier, _ in questions.accounts],
+        [account for _, account in questions.accounts],
+    ]
+    if lock_keys is None:
+        rows = await conn.fetch(_SQL.count_limits, *arrays, numbers)
+    else:
+        rows = await conn.fetch(_SQL.lock_and_count_limits, lock_keys, numbers, *arrays)
+    counts = LimitCounts()
+    _note(counts, rows, questions)
+    return counts
+
+
+async def count_conditional(tx: Connection, questions: Questions, counts: LimitCounts) -> None:
+    """Add the counts that most intents do not need, in a later statement than the locks that they need."""
+    rows = await tx.fetch(
+        _SQL.count_conditional,
+        *columns(questions.talks, "phone", "merchant_id", "cooldown_s"),
+        questions.merchants,
+        [merchant_id for merchant_id, _ in questions.campaigns],
+        [campaign_id for _, campaign_id in questions.campaigns],
+        *columns(questions.days, "merchant_id", "day", "first_at", "attempts_from", "micros_from"),
+    )
+    _note(counts, rows, questions)
+
+
+def _note(counts: LimitCounts, rows: Sequence[Any], questions: Questions) -> None:
+    """Rows name their question by its position, counted from 1."""
+    for row in rows:
+        kind, position, n, m, at, flag, *_ = row
+        index = position - 1
+        match kind:
+            case "now":
+                counts.now = at
+            case "locked":
+                number = (*row[6:14], flag)  # the columns from `id` to `pool_id`
+                counts.numbers[row["id"]] = LockedNumber(*number)
+            case "person":
+                counts.persons[questions.persons[index]] = PersonCalls(n, at, flag)
+            case "talk":
+                counts.talks[questions.talks[index]] = at
+            case "merchant":
+                counts.merchants[questions.merchants[index]] = n
+            case "campaign":
+                counts.campaigns[questions.campaigns[index]] = n
+            case "day":
+                counts.days[questions.days[index].merchant_id, questions.days[index].day] = Used(n, m)
+            case "pace":
+                counts.paces[questions.paces[index]] = at
+            case "doubt":
+                counts.doubts[questions.accounts[index]] = Doubts(n, m or 0)
+                if at is not None:
+                    counts.taken[questions.accounts[index]] = at
+            case "number":
+                counts.overfull[questions.numbers[index]] = n
+            case "cooldown":
+                scope, subject, code, probe_id, state, end_reason, phone = row["words"]
+                # An attempt whose COMMIT was lost has no row.
+                attempt = (state, end_reason, row["since"], phone)
+                probe = None if state is None else CooldownProbe(UUID(probe_id), *attempt)
+                counts.cooldowns[Subject(scope, subject)] = Cooldown(code, at, n, flag, probe)
+
+
+async def count_overdialled(
+    tx: Connection,
+    callers: Mapping[str, Mapping[str, int]],
+    silence_s: float,
+    persons: Sequence[tuple[str, str]],
+) -> OverdialCount:
+    """`callers`: by group, its tiers and the inbound reserve of each, -1 for 10 %."""
+    tiers = [(group, tier, left) for group, of in callers.items() for tier, left in of.items()]
+    rows = await tx.fetch(
+        _SQL.count_overdialled,
+        [group for group, _, _ in tiers],
+        [tier for _, tier, _ in tiers],
+        [left for _, _, left in tiers],
+        silence_s,
+        [merchant for merchant, _ in persons],
+        [phone for _, phone in persons],
+    )
+    return OverdialCount(
+        {
+            row["name"]: GroupCount(row["free"], row["calls"], row["answers_expected"], row["abandon_max"])
+            for row in rows
+            if row["phone"] is None
+        },
+        frozenset((row["name"], row["phone"]) for row in rows if row["phone"] is not None),
+    )
+
+
+async def groups_ringing(conn: Connection) -> frozenset[str]:
+    return frozenset(map(itemgetter("overdial_group"), await conn.fetch(_SQL.groups_ringing)))
+
+
 async def write_attempts(
     tx: Connection, attempts: Sequence[NewAttempt], dialer: str
-) -> tuple[frozenset[UUID], frozenset[UUID]]:
+) -> tuple[set[UUID], set[UUID]]:
     """The inserted attempts, and those whose slot was reserved."""
-    if not attempts:
-        return frozenset(), frozenset()
-    starts = [(a.id, start) for a in attempts for start in a.next_starts]
-    slots = [a.intent.slot for a in attempts]
-    overdials = [a.overdial for a in attempts]
+    inserted: set[UUID] = set()
+    reserved: set[UUID] = set()
     rows = await tx.fetch(
         _SQL.write_intents,
-        *_columns(attempts),
-        [a.reserved_micros for a in attempts],
-        [a.day for a in attempts],
+        *columns(attempts, *_ATTEMPT_COLUMNS, "reserved_micros", "day"),
         dialer,
-        [attempt_id for attempt_id, _ in starts],
-        [start.kind for _, start in starts],
-        [start.subject for _, start in starts],
-        [start.next_start_at for _, start in starts],
-        [s.pod if s else None for s in slots],
-        [s.no if s else None for s in slots],
-        [s.incarnation if s else None for s in slots],
-        [s.source_pool if s else None for s in slots],
-        [o.group if o else None for o in overdials],
-        [o.answer_rate if o else None for o in overdials],
-        [o.abandon_max if o else None for o in overdials],
-        [a.intent.ready_at for a in attempts],
+        *columns(
+            [start for attempt in attempts for start in attempt.next_starts],
+            "attempt_id",
+            "kind",
+            "subject",
+            "next_start_at",
+        ),
+        *columns([a.intent.slot or _NO_SLOT for a in attempts], "pod", "no", "incarnation", "source_pool"),
+        *columns([a.overdial or _NO_OVERDIAL for a in attempts], "group", "answer_rate", "abandon_max"),
+        *columns(attempts, "intent.ready_at"),
     )
-    inserted = frozenset(row["id"] for row in rows if row["is_attempt"])
-    return inserted, frozenset(row["id"] for row in rows if not row["is_attempt"])
+    for row in rows:
+        (inserted if row["is_attempt"] else reserved).add(row["id"])
+    return inserted, reserved
 
 
-def _columns(attempts: Sequence[NewAttempt]) -> tuple[list[Any], ...]:
-    intents = [a.intent for a in attempts]
-    return (
-        [i.attempt_id for i in intents],
-        [i.lead_id for i in intents],
-        [i.attempt_no for i in intents],
-        [a.lead.reseller_id for a in attempts],
-        [a.lead.merchant_id for a in attempts],
-        [a.lead.campaign_id for a in attempts],
-        [i.number_id for i in intents],
-        [a.grant.channel_no for a in attempts],
-        [i.carrier for i in intents],
-        [i.account for i in intents],
-        [i.to_phone for i in intents],
-        [i.from_phone for i in intents],
-        [i.due_at for i in intents],
-        [a.intent_at for a in attempts],
-        [i.send_at for i in intents],
-    )
+async def name_probes(tx: Connection, probes: Sequence[NewProbe]) -> None:
+    """The cooldowns whose next probe is an attempt of this intent."""
+    names = ("subject.scope", "subject.name", "carrier", "account", "attempt_id", "probes", "opens_at")
+    await tx.execute(_SQL.name_probes, *columns(probes, *names))
 
 
 async def write_refusals(tx: Connection, refused: Sequence[tuple[RefusedLead, Refusal]]) -> dict[UUID, Entry]:
@@ -260,12 +451,7 @@ async def write_refusals(tx: Connection, refused: Sequence[tuple[RefusedLead, Re
 
 async def explain(tx: Connection, grants: Sequence[Grant]) -> dict[UUID, Explanation]:
     """By attempt."""
-    rows = await tx.fetch(
-        _SQL.explain,
-        [g.attempt_id for g in grants],
-        [g.lead_id for g in grants],
-        [g.granted_ms for g in grants],
-    )
+    rows = await tx.fetch(_SQL.explain, *columns(grants, "attempt_id", "lead_id", "granted_ms"))
     return {row["attempt_id"]: Explanation(**row) for row in rows}
 
 
@@ -273,12 +459,8 @@ async def owners(tx: Connection, attempts: Sequence[NewAttempt]) -> dict[UUID, O
     """By the attempt that was not inserted."""
     rows = await tx.fetch(
         _SQL.owners,
-        [a.id for a in attempts],
-        [a.lead.id for a in attempts],
-        [a.intent.number_id for a in attempts],
-        [a.grant.channel_no for a in attempts],
-        [a.intent.to_phone for a in attempts],
-        [a.intent.from_phone for a in attempts],
+        *columns(attempts, "grant.attempt_id", "lead.id", "grant.number_id", "grant.channel_no"),
+        *columns(attempts, "intent.to_phone", "intent.from_phone"),
     )
     return {row["id"]: Owners(row["channel_owner"], row["person_owner"], row["lead_owner"]) for row in rows}
 
@@ -286,7 +468,7 @@ async def owners(tx: Connection, attempts: Sequence[NewAttempt]) -> dict[UUID, O
 async def disown(tx: Connection, attempts: Sequence[NewAttempt], dialer: str) -> list[Entry]:
     """Write attempts as not sent, whatever happened to their commit; returns the leads that are due again."""
     await tx.execute(_SQL.disown_lock, [a.lead.id for a in attempts])
-    rows = await tx.fetch(_SQL.disown, *_columns(attempts), dialer)
+    rows = await tx.fetch(_SQL.disown, *columns(attempts, *_ATTEMPT_COLUMNS), dialer)
     due_again = await tx.fetch(_SQL.disown_leads, [row["lead_id"] for row in rows])
     return [entry_of(row) for row in due_again]
 

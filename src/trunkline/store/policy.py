@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick
+from trunkline.store.rows import columns, pick
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
@@ -33,7 +33,7 @@ class PolicyRow:
 
 
 async def read(conn: Connection, keys: Sequence[PolicyKey]) -> list[PolicyRow]:
-    rows = await conn.fetch(_SQL.read, [key.scope for key in keys], [key.subject for key in keys])
+    rows = await conn.fetch(_SQL.read, *columns(keys, "scope", "subject"))
     return [pick(PolicyRow, row) for row in rows]
 
 

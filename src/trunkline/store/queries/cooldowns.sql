@@ -48,18 +48,6 @@ WHERE c.carrier = $1 AND c.account = $2 AND c.refused_at IS NOT NULL
        OR (c.scope = 'process' AND c.refused_at > clock_timestamp() - interval '10 minutes'))
 ORDER BY c.began_at
 
--- name: name_probes
--- Last step of an intent: the attempts that were inserted as probes, by scope and subject. Under the lock of their account, so
--- there is one at a time over all processes.
--- $1 scopes  $2 subjects  $3 carriers  $4 accounts  $5 probes  $6 how many there were  $7 not before then the next
-INSERT INTO cooldowns AS c (scope, subject, carrier, account, code, probe, probes, opens_at)
-SELECT p.scope, p.subject, p.carrier, p.account, 'unproven', p.probe, p.probes, p.opens_at
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::int[], $7::timestamptz[])
-     AS p (scope, subject, carrier, account, probe, probes, opens_at)
-ORDER BY p.scope, p.subject
-ON CONFLICT (scope, subject) DO UPDATE
-SET probe = EXCLUDED.probe, probes = EXCLUDED.probes, opens_at = EXCLUDED.opens_at
-
 -- name: note_accepted
 -- Accounts accepted calls: they are proven, and cooldowns whose probes were among these calls are over. Where a carrier
 -- accepts calls and fails them later, the ringing decides, and the next intent reads it. A process whose call was accepted

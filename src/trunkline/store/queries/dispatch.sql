@@ -250,6 +250,18 @@ JOIN pools AS o ON o.id = l.pool_id
 LEFT JOIN numbers AS n ON n.id = g.number_id
 LEFT JOIN LATERAL no_agent_brake(l.merchant_id) AS b ON true
 
+-- name: name_probes
+-- Last step of an intent: the attempts that were inserted as probes, by scope and subject. Under the lock of their account, so
+-- there is one at a time over all processes.
+-- $1 scopes  $2 subjects  $3 carriers  $4 accounts  $5 probes  $6 how many there were  $7 not before then the next
+INSERT INTO cooldowns AS c (scope, subject, carrier, account, code, probe, probes, opens_at)
+SELECT p.scope, p.subject, p.carrier, p.account, 'unproven', p.probe, p.probes, p.opens_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::int[], $7::timestamptz[])
+     AS p (scope, subject, carrier, account, probe, probes, opens_at)
+ORDER BY p.scope, p.subject
+ON CONFLICT (scope, subject) DO UPDATE
+SET probe = EXCLUDED.probe, probes = EXCLUDED.probes, opens_at = EXCLUDED.opens_at
+
 -- name: owners
 -- The attempts that conflict with those that were not inserted: the one on the channel, the one that calls the same person
 -- from the same number, or the lead's own. Read in a later statement than the insert, which may have waited for it.
