@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -316,3 +317,32 @@ async def test_run_id_of_another_process_is_used_from_its_first_command_on(valke
         assert f"run_id:{second}\r" in await server.ask("INFO", "server")
         assert first != second
         await server.close()
+
+
+async def test_whatever_a_reset_connection_raises_is_unavailable(proxy: TcpProxy, key_prefix: str) -> None:
+    """uvloop, which processes of the platform run on, raises RuntimeError where asyncio's own loop raises OSError."""
+    proxys_loop = asyncio.get_running_loop()
+
+    async def cut() -> None:
+        proxy.cut()
+        await eventually(lambda: not proxy.ends)
+
+    async def read_after_cuts() -> None:
+        bus = connection.connect(proxy.url, Keys(prefix=key_prefix))
+        try:
+            for _ in range(10):
+                with suppress(BusUnavailable):
+                    await bus.read(bus.client.get("anything"))
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(cut(), proxys_loop))
+                with suppress(BusUnavailable):
+                    await bus.read(bus.client.get("anything"))
+            await eventually(lambda: answers(bus))
+        finally:
+            await bus.close()
+
+    async def answers(bus: Bus) -> bool:
+        with suppress(BusUnavailable):
+            return await bus.read(bus.client.get("anything")) is None
+        return False
+
+    await asyncio.to_thread(uvloop.run, read_after_cuts())

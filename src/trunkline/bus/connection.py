@@ -32,6 +32,10 @@ _PROBE = script("probe")
 BLOCK_MAX_S = 5.0
 _WAIT_TIMEOUT_S = BLOCK_MAX_S + COMMAND_TIMEOUT_S
 
+# What a command without a reply raises. RuntimeError: uvloop's, for a write to a connection that the server has reset
+# while the client still takes it for open.
+_UNANSWERED = (RedisError, OSError, RuntimeError)
+
 Client = Redis | RedisCluster
 
 
@@ -74,7 +78,7 @@ class Bus:
                 self.epoch = 0
                 raise ProjectionLost("Valkey has lost its projection, or it is being rebuilt") from error
             raise BusUnavailable(f"Valkey did not run {lua.name}: {error}") from error
-        except (RedisError, OSError) as error:
+        except _UNANSWERED as error:
             raise BusUnavailable(f"Valkey did not run {lua.name}: {_describe(error)}") from error
         finally:
             _seconds_of(lua.name).observe(time.perf_counter() - started)
@@ -88,7 +92,7 @@ class Bus:
         """Await a plain command; every failure is `BusUnavailable`."""
         try:
             return await command
-        except (RedisError, OSError) as error:
+        except _UNANSWERED as error:
             raise BusUnavailable(f"Valkey did not answer: {_describe(error)}") from error
 
     async def server_time_s(self) -> float:
