@@ -12,7 +12,7 @@ from starlette.routing import Route
 from trunkline.api.deps import Api
 from trunkline.console.api_client import ApiRefused
 from trunkline.console.layout import EngineHealth, read_layout
-from trunkline.console.page_request import ROOT, Action, Page, PageRequest, Shown, Upload, back
+from trunkline.console.page_request import ROOT, Action, ActionDone, Page, PageRequest, Shown, Upload, back
 from trunkline.console.refill import Typed
 from trunkline.console.rendering import Renderer, say, set_refill
 from trunkline.console.session_auth import SessionAuth, comes_from_here, read_form, to_sign_in
@@ -47,17 +47,11 @@ class Console:
             Route("/", _to_console),
             self._route("/static/{name}", static.serve),
             *(self._route(path, endpoint, method) for method, path, endpoint in sign_in.routes()),
-            *(self._route(path, self._signed_in(give)) for path, give in DOWNLOADS.items()),
-            *(self._route(path, self._signed_in(partial(self._show, page))) for path, page in PAGES.items()),
-            *(
-                self._route(path, self._signed_in(partial(self._act, act)), "POST")
-                for path, act in ACTIONS.items()
-            ),
-            *(
-                self._route(path, self._signed_in(partial(self._take, up)), "POST")
-                for path, up in UPLOADS.items()
-            ),
-            self._route("/{rest:path}", self._signed_in(partial(self._show, _nowhere))),
+            *(self._signed_in(path, give) for path, give in DOWNLOADS.items()),
+            *(self._signed_in(path, partial(self._show, page)) for path, page in PAGES.items()),
+            *(self._signed_in(path, partial(self._act, act), "POST") for path, act in ACTIONS.items()),
+            *(self._signed_in(path, partial(self._take, up), "POST") for path, up in UPLOADS.items()),
+            self._signed_in("/{rest:path}", partial(self._show, _nowhere)),
         ]
         app.router.routes.extend(self._routes)
         self.link_for = sign_in.link_for
@@ -77,12 +71,14 @@ class Console:
         route = Route(ROOT + path, serve, methods=[method])
         return route
 
-    def _signed_in(self, serve: Callable[[PageRequest], Awaitable[Response]]) -> Endpoint:
+    def _signed_in(
+        self, path: str, serve: Callable[[PageRequest], Awaitable[Response]], method: str = "GET"
+    ) -> Route:
         async def admit(request: Request) -> Response:
             visit = await self._auth.admit(request)
             return to_sign_in(request) if visit is None else await serve(visit)
 
-        return admit
+        return self._route(path, admit, method)
 
     async def _show(self, page: Page, visit: PageRequest) -> Response:
         if "text/event-stream" in visit.request.headers.get("accept", ""):
@@ -107,7 +103,16 @@ class Console:
         form = await read_form(visit.request)
         if self._is_forged(visit, form.get("token", "")):
             return self._renderer.outside(visit.request, "outage.html", {"problem": _FORGED}, 403)
-        return await self._done(replace(visit, form=form), action)
+        visit = replace(visit, form=form)
+        try:
+            done = await action(visit)
+        except ApiRefused as refused:
+            done = ActionDone(refused.sentence, back(visit, ""), keeps_form=True, is_refused=True)
+        response = RedirectResponse(done.to, 303)
+        say(response, done.sentence, "error" if done.is_refused else "done")
+        if done.keeps_form:
+            set_refill(response, Typed(visit.request.url.path, form))
+        return response
 
     async def _take(self, upload: Upload, visit: PageRequest) -> Response:
         """The token comes in a header: the body is the file, and is not read before the token is checked."""
@@ -115,21 +120,6 @@ class Console:
             return self._renderer.outside(visit.request, "outage.html", {"problem": _FORGED}, 403)
         shown = await upload(visit)
         return self._renderer.outside(visit.request, shown.template, shown.values, shown.status)
-
-    async def _done(self, visit: PageRequest, action: Action) -> Response:
-        typed = Typed(visit.request.url.path, visit.form)
-        try:
-            done = await action(visit)
-        except ApiRefused as refused:
-            response = RedirectResponse(back(visit, ""), 303)
-            say(response, refused.sentence, "error")
-            set_refill(response, typed)
-            return response
-        response = RedirectResponse(done.to, 303)
-        say(response, done.sentence, "done")
-        if done.keeps_form:
-            set_refill(response, typed)
-        return response
 
     def _is_forged(self, visit: PageRequest, token: str) -> bool:
         is_token = self._auth.seals.is_form_token(visit.session, token)

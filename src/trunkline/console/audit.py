@@ -15,18 +15,14 @@ PAGES = {"lead": "/leads/", "campaign": "/campaigns/", "reminder": "/reminders/"
 async def show(visit: PageRequest) -> Shown:
     filters = {name: visit.given(name) for name in ("actor", "action", "subject", "day")}
     since, until = _day(filters["day"])
-    found = await visit.api.get(
-        "/audit",
-        {
-            "actor": filters["actor"],
-            "action": filters["action"],
-            "subject": filters["subject"],
-            "since": since,
-            "until": until,
-            "cursor": visit.given("cursor"),
-            "limit": PAGE,
-        },
-    )
+    query = filters | {
+        "day": None,
+        "since": since,
+        "until": until,
+        "cursor": visit.given("cursor"),
+        "limit": PAGE,
+    }
+    found = await visit.get("/audit", query)
     today = datetime.now(UTC).date()
     return Shown(
         "audit.html",

@@ -4,31 +4,19 @@ from typing import get_args
 
 from trunkline.campaigns.lifecycle import Status
 from trunkline.console import charts, labels
-from trunkline.console.api_client import segment
-from trunkline.console.page_request import ActionDone, PageRequest, Shown, at
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, posting
 
-PAGE = 50
-STATUSES = get_args(Status)
+_ONE = "/campaigns/{campaign_id}"
 
 
 async def show(visit: PageRequest) -> Shown:
-    filters = {name: visit.given(name) for name in ("merchant_id", "status")}
-    found = await visit.api.get("/campaigns", {**filters, "cursor": visit.given("cursor"), "limit": PAGE})
-    return Shown(
-        "campaigns.html",
-        {
-            "campaigns": found["items"],
-            "next_cursor": found["next_cursor"],
-            "filters": filters,
-            "statuses": STATUSES,
-            "may_act": visit.may("leads"),
-        },
-    )
+    found = await visit.listed("/campaigns", "merchant_id", "status")
+    return Shown("campaigns.html", found | {"statuses": get_args(Status), "may_act": visit.may("leads")})
 
 
 async def show_one(visit: PageRequest) -> Shown:
-    campaign = await visit.api.get(_path(visit))
-    progress = await visit.api.get(f"{_path(visit)}/progress")
+    campaign = await visit.get(_ONE)
+    progress = await visit.get(f"{_ONE}/progress")
     outcomes = progress["outcomes"]
     return Shown(
         "campaign.html",
@@ -51,25 +39,14 @@ async def make(visit: PageRequest) -> ActionDone:
     return ActionDone("A draft: upload its leads, then start it.", at(f"/campaigns/{campaign['id']}"))
 
 
-async def start(visit: PageRequest) -> ActionDone:
-    await visit.api.post(f"{_path(visit)}/start", {})
-    return ActionDone("The campaign runs: its leads are called within its windows.", _here(visit))
-
-
-async def pause(visit: PageRequest) -> ActionDone:
-    await visit.api.post(f"{_path(visit)}/pause", _reason(visit))
-    return ActionDone("The campaign is paused: within a second no new call is started.", _here(visit))
-
-
-async def resume(visit: PageRequest) -> ActionDone:
-    await visit.api.post(f"{_path(visit)}/resume", {})
-    return ActionDone("The campaign runs again.", _here(visit))
+start = posting(f"{_ONE}/start", "The campaign runs: its leads are called within its windows.")
+pause = posting(f"{_ONE}/pause", "The campaign is paused: within a second no new call is started.", "reason")
+resume = posting(f"{_ONE}/resume", "The campaign runs again.")
 
 
 async def stop(visit: PageRequest) -> ActionDone:
-    body = _reason(visit) | {"hang_up": "hang_up" in visit.form}
-    await visit.api.post(f"{_path(visit)}/stop", body)
-    return ActionDone("The campaign is stopped for good. Waiting leads are not called.", _here(visit))
+    await visit.post(f"{_ONE}/stop", "reason", hang_up="hang_up" in visit.form)
+    return ActionDone("The campaign is stopped for good. Waiting leads are not called.", at(visit.path(_ONE)))
 
 
 def _share(percent: str) -> float | str:
@@ -78,15 +55,3 @@ def _share(percent: str) -> float | str:
         return round(float(percent) / 100, 6)
     except ValueError:
         return percent
-
-
-def _reason(visit: PageRequest) -> dict[str, object]:
-    return {"reason": visit.form.get("reason", "")}
-
-
-def _path(visit: PageRequest) -> str:
-    return f"/campaigns/{segment(visit.part('campaign_id'))}"
-
-
-def _here(visit: PageRequest) -> str:
-    return at(_path(visit))

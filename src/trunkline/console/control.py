@@ -12,19 +12,13 @@ LISTED = 100
 
 
 async def show(visit: PageRequest) -> Shown:
-    stops = await visit.api.get("/controls", {"limit": LISTED})
-    flags = await visit.api.get("/flags", {"limit": LISTED})
-    alarms = await visit.api.get("/alarms", {"limit": LISTED})
-    merchants = await visit.api.get("/merchants", {"limit": LISTED})
+    lists = {"stops": "/controls", "flags": "/flags", "alarms": "/alarms", "merchants": "/merchants"}
     return Shown(
         "control.html",
-        {
-            "stops": stops["items"],
-            "flags": flags["items"],
-            "alarms": alarms["items"],
+        {name: (await visit.get(path, {"limit": LISTED}))["items"] for name, path in lists.items()}
+        | {
             "scopes": SCOPES if visit.who.tenant.is_platform else SCOPES[2:],
             "names": await key_names(visit),
-            "merchants": merchants["items"],
             "wanted": {name: visit.given(name) for name in ("scope", "subject")},
             "may_act": visit.may(),
             "is_platform": visit.who.tenant.is_platform,
@@ -56,8 +50,7 @@ async def resume(visit: PageRequest) -> ActionDone:
 
 
 async def clear_alarm(visit: PageRequest) -> ActionDone:
-    reason = {"reason": visit.form.get("reason", "")}
-    alarm = await visit.api.post(f"/alarms/{segment(visit.part('alarm_id'))}/clear", reason)
+    alarm = await visit.post("/alarms/{alarm_id}/clear", "reason")
     return ActionDone(f"The alarm {alarm['name']} is cleared.", back(visit, "/control"))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from trunkline.console.api_client import ApiRefused, segment
-from trunkline.console.page_request import PageRequest, Shown
+from trunkline.console.api_client import ApiRefused
+from trunkline.console.page_request import Download, PageRequest, Shown, Upload
 from trunkline.leads.upload_report import by_reason
 
 TYPES = {
@@ -20,20 +20,38 @@ TYPES = {
 PROBLEMS_SHOWN = 100
 
 
-async def take_leads(visit: PageRequest) -> Shown:
-    return await _take(visit, "/leads/bulk")
+def taking(path: str) -> Upload:
+    """An upload that is streamed to the API. A refused file gets a report too: it says from which row on."""
+
+    async def take(visit: PageRequest) -> Shown:
+        report: Mapping[str, Any] | None = None
+        problem: ApiRefused | None = None
+        kind = TYPES.get((visit.given("file") or "").rpartition(".")[2].lower())
+        query = {"results": "problems", "map": visit.request.query_params.getlist("map")}
+        try:
+            if kind is None:
+                raise ApiRefused(
+                    415, "unsupported_media_type", "Choose a file that ends in .csv, .json or .ndjson."
+                )
+            receive = visit.request.receive
+            report = await visit.api.send("POST", visit.path(path), receive, kind, query=query)
+        except ApiRefused as refused:
+            problem = refused
+        problems = by_reason(report["results"]) if report else []
+        more = max(0, len(problems) - PROBLEMS_SHOWN)
+        shown = {"report": report, "problems": problems[:PROBLEMS_SHOWN], "more": more, "problem": problem}
+        return Shown("upload_report.html", shown)
+
+    return take
 
 
-async def take_campaign(visit: PageRequest) -> Shown:
-    return await _take(visit, f"/campaigns/{segment(visit.part('campaign_id'))}/leads")
+def giving(path: str) -> Download:
+    """A download: the API's own response."""
 
+    async def give(visit: PageRequest) -> Response:
+        return PassedThrough(visit, visit.path(path))
 
-async def give_results(visit: PageRequest) -> Response:
-    return PassedThrough(visit, f"/campaigns/{segment(visit.part('campaign_id'))}/results")
-
-
-async def give_export(visit: PageRequest) -> Response:
-    return PassedThrough(visit, f"/jobs/{segment(visit.part('job_id'))}/file")
+    return give
 
 
 class PassedThrough(Response):
@@ -46,30 +64,3 @@ class PassedThrough(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._visit.api.pass_on(self._path, receive, send)
-
-
-async def _take(visit: PageRequest, path: str) -> Shown:
-    """Streamed to the API. A refused file gets a report too: it says from which row on."""
-    name = visit.given("file") or ""
-    kind = TYPES.get(name.rpartition(".")[2].lower())
-    if kind is None:
-        problem = ApiRefused(
-            415, "unsupported_media_type", "Choose a file that ends in .csv, .json or .ndjson."
-        )
-        return Shown("upload_report.html", _report(None, problem))
-    query = {"results": "problems", "map": visit.request.query_params.getlist("map")}
-    try:
-        report = await visit.api.send("POST", path, visit.request.receive, kind, query=query)
-    except ApiRefused as refused:
-        return Shown("upload_report.html", _report(None, refused))
-    return Shown("upload_report.html", _report(report, None))
-
-
-def _report(report: Mapping[str, Any] | None, problem: ApiRefused | None) -> dict[str, Any]:
-    problems = by_reason(report["results"]) if report else []
-    return {
-        "report": report,
-        "problems": problems[:PROBLEMS_SHOWN],
-        "more": max(0, len(problems) - PROBLEMS_SHOWN),
-        "problem": problem,
-    }

@@ -4,39 +4,38 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trunkline.console.api_client import ApiRefused, segment
+from trunkline.console.api_client import ApiRefused
 from trunkline.console.labels import plural
 from trunkline.console.page_request import ActionDone, PageRequest, at
 
+_ONE = "/flags/{flag}"
 _BETWEEN = re.compile(r"[\s,;]+")
 
 
 async def set_flag(visit: PageRequest) -> ActionDone:
     """Replaces the flag: the form shows all its fields. Preview first, then set, both with the same form."""
-    name, form = visit.part("flag"), visit.form
-    path, place = f"/flags/{segment(name)}", at("/control") + "#flags"
+    name, form, place = visit.part("flag"), visit.form, at("/control") + "#flags"
     rule: dict[str, Any] = {
         "enabled": "enabled" in form,
         "percentage": _number(form, "percentage", 100),
         "resellers": named(form, "resellers"),
         "merchants": named(form, "merchants"),
     }
-    foreseen = await visit.api.post(f"{path}/preview", rule)
+    foreseen = await visit.post(f"{_ONE}/preview", **rule)
     if form.get("do") == "preview":
         return ActionDone(_preview(name, foreseen), place, keeps_form=True)
     order = {"reason": form.get("reason", ""), "version": _number(form, "version", 0)}
-    await visit.api.put(path, rule | order | _overdue(form, foreseen["overdue"]))
+    await visit.api.put(visit.path(_ONE), rule | order | _overdue(form, foreseen["overdue"]))
     return ActionDone(f"The flag {name} is set.", place)
 
 
 async def unset(visit: PageRequest) -> ActionDone:
-    name, form = visit.part("flag"), visit.form
-    path = f"/flags/{segment(name)}"
+    form = visit.form
     # Unset, the flag has its default in the code: on.
-    foreseen = await visit.api.post(f"{path}/preview", {"enabled": True})
+    foreseen = await visit.post(f"{_ONE}/preview", enabled=True)
     order = {"reason": form.get("reason", ""), "version": _number(form, "version", 0)}
-    await visit.api.delete(path, order | _overdue(form, foreseen["overdue"]))
-    return ActionDone(f"The flag {name} is back at its default.", at("/control") + "#flags")
+    await visit.api.delete(visit.path(_ONE), order | _overdue(form, foreseen["overdue"]))
+    return ActionDone(f"The flag {visit.part('flag')} is back at its default.", at("/control") + "#flags")
 
 
 def _preview(name: str, foreseen: Mapping[str, Any]) -> str:

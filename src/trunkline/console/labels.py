@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-_STEPS = ((1, "s"), (60, "min"), (3600, "h"), (86_400, "d"))
+_STEPS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"))
 
 
 def moment(value: str | datetime | None) -> datetime | None:
@@ -22,15 +22,11 @@ def from_epoch(seconds: float) -> datetime:
 def span(seconds: float) -> str:
     """`4 s`, `3 min`, `2 h 5 min`, `4 d 2 h`: two units are enough."""
     whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 86_400:
-        rest = whole % 3600 // 60
-        return f"{whole // 3600} h {rest} min" if rest else f"{whole // 3600} h"
-    rest = whole % 86_400 // 3600
-    return f"{whole // 86_400} d {rest} h" if rest else f"{whole // 86_400} d"
+    for unit_s, unit, part_s, part in _STEPS:
+        if whole >= unit_s:
+            rest = whole % unit_s // part_s
+            return f"{whole // unit_s} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{whole // 60} min" if whole >= 60 else f"{whole} s"
 
 
 def money(micros: int, currency: str | None = None) -> str:

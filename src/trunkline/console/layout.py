@@ -37,20 +37,18 @@ class EngineHealth:
     async def check(self) -> Sequence[Engine]:
         async with self._lock:
             if self._clock.monotonic_s() - self._seen_at_s >= FRESH_S:
-                self._seen = await self._ask()
+                probes = self._probes
+                answers = await asyncio.gather(
+                    *(ask(name, probe, PATIENCE_S) for name, probe in probes.items())
+                )
+                self._seen = [
+                    Engine(name, each.ok, each.error) for name, each in zip(probes, answers, strict=True)
+                ]
                 self._seen_at_s = self._clock.monotonic_s()
         return self._seen
 
     async def is_well(self, name: str) -> bool:
         return all(engine.is_well for engine in await self.check() if engine.name == name)
-
-    async def _ask(self) -> Sequence[Engine]:
-        answers = await asyncio.gather(
-            *(ask(name, probe, PATIENCE_S) for name, probe in self._probes.items())
-        )
-        return [
-            Engine(name, answer.ok, answer.error) for name, answer in zip(self._probes, answers, strict=True)
-        ]
 
 
 @dataclass(frozen=True, slots=True)

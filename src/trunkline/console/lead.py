@@ -6,17 +6,17 @@ from typing import Any
 from uuid import uuid4
 
 from trunkline.console import labels
-from trunkline.console.api_client import segment
 from trunkline.console.audit import key_names
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back
 
+_ONE = "/leads/{lead_id}"
 # Fields that have their own place on the page; the others are in the table.
 _SEPARATE = {"attempts", "decisions", "timeline", "payload", "enrichments"}
 
 
 async def show(visit: PageRequest) -> Shown:
-    lead = await visit.api.get(_path(visit))
-    why = await visit.api.get(f"{_path(visit)}/why") if lead["status"] != "FINISHED" else None
+    lead = await visit.get(_ONE)
+    why = await visit.get(f"{_ONE}/why") if lead["status"] != "FINISHED" else None
     return Shown(
         "lead.html",
         {
@@ -93,7 +93,7 @@ def learnt(lead: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def call_now(visit: PageRequest) -> ActionDone:
-    await visit.api.post(f"{_path(visit)}/dispatch-now")
+    await visit.post(f"{_ONE}/dispatch-now")
     return ActionDone("The lead is due now. Windows, limits and stops apply as for every call.", _here(visit))
 
 
@@ -104,37 +104,31 @@ async def change(visit: PageRequest) -> ActionDone:
     for name in ("priority", "max_attempts"):
         if (text := visit.form.get(name, "")).isdecimal():
             body[name] = int(text)
-    await visit.api.patch(_path(visit), body)
+    await visit.api.patch(visit.path(_ONE), body)
     return ActionDone("The lead is changed.", _here(visit))
 
 
 async def abort(visit: PageRequest) -> ActionDone:
     query = {"reason": visit.form.get("reason"), "hang_up": "hang_up" in visit.form}
-    lead = await visit.api.delete(_path(visit), query)
+    lead = await visit.api.delete(visit.path(_ONE), query)
     is_over = lead["status"] == "FINISHED"
-    return ActionDone(
-        "The lead is aborted." if is_over else "The lead is being called, and ends with this call.",
-        _here(visit),
-    )
+    said = "The lead is aborted." if is_over else "The lead is being called, and ends with this call."
+    return ActionDone(said, _here(visit))
 
 
 async def reopen(visit: PageRequest) -> ActionDone:
-    body: dict[str, object] = {
-        "reason": visit.form.get("reason", ""),
-        "request_id": visit.form.get("request_id", ""),
-    }
-    if when := utc(visit.form.get("scheduled_at")):
-        body["scheduled_at"] = when
-    lead = await visit.api.post(f"{_path(visit)}/reopen", body)
-    again = "The lead waits to be called again. Windows, limits, lists and stops apply as for every call."
-    return ActionDone(
-        again if lead["status"] != "FINISHED" else "This request was carried out before.", _here(visit)
+    when = utc(visit.form.get("scheduled_at"))
+    lead = await visit.post(
+        f"{_ONE}/reopen", "reason", "request_id", **({"scheduled_at": when} if when else {})
     )
+    again = "The lead waits to be called again. Windows, limits, lists and stops apply as for every call."
+    is_open = lead["status"] != "FINISHED"
+    return ActionDone(again if is_open else "This request was carried out before.", _here(visit))
 
 
 async def never_call(visit: PageRequest) -> ActionDone:
     """The merchant of this lead never calls this person again."""
-    lead = await visit.api.get(_path(visit))
+    lead = await visit.get(_ONE)
     body = {"phone": lead["phone"], "merchant_id": lead["merchant_id"]}
     if reason := visit.form.get("reason"):
         body["reason"] = reason
@@ -149,9 +143,5 @@ def utc(picked: str | None) -> str | None:
     return f"{picked}:00Z" if len(picked) == len("2030-05-01T09:30") else f"{picked}Z"
 
 
-def _path(visit: PageRequest) -> str:
-    return f"/leads/{segment(visit.part('lead_id'))}"
-
-
 def _here(visit: PageRequest) -> str:
-    return back(visit, "/leads") if visit.form.get("back") else at(f"/leads/{visit.part('lead_id')}")
+    return back(visit, "/leads") if visit.form.get("back") else at(visit.path(_ONE))

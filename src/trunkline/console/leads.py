@@ -7,11 +7,10 @@ from uuid import UUID, uuid4
 from trunkline.console.api_client import ApiRefused
 from trunkline.console.labels import label, plural
 from trunkline.console.lead import utc
-from trunkline.console.page_request import ActionDone, PageRequest, Shown, at
+from trunkline.console.page_request import PAGE, ActionDone, PageRequest, Shown, at
 from trunkline.model import Outcome
 from trunkline.states import LeadStatus
 
-PAGE = 50
 # In the order in which an operator is likely to reopen them.
 OUTCOMES = ("NO_AGENT", *(each.value for each in Outcome if each is not Outcome.NO_AGENT))
 _PHONE = re.compile(r"\+?[0-9 ()./-]{6,25}")
@@ -46,16 +45,17 @@ async def show(visit: PageRequest) -> Shown:
 async def reopen(visit: PageRequest) -> ActionDone:
     """Count first, then reopen, both with the same form."""
     form = visit.form
-    body: dict[str, object] = {
-        "reason": form.get("reason", ""),
-        "request_id": form.get("request_id", ""),
-        "outcomes": [form.get("outcome", "")],
-        "finished_since": utc(form.get("since")),
-        "dry_run": form.get("do") != "reopen",
-    }
-    body |= {name: form[name] for name in ("merchant_id", "campaign_id") if name in form}
-    answer = await visit.api.post("/leads/reopen", body)
-    if body["dry_run"]:
+    is_dry = form.get("do") != "reopen"
+    answer = await visit.post(
+        "/leads/reopen",
+        "reason",
+        "request_id",
+        *({"merchant_id", "campaign_id"} & form.keys()),
+        outcomes=[form.get("outcome", "")],
+        finished_since=utc(form.get("since")),
+        dry_run=is_dry,
+    )
+    if is_dry:
         return ActionDone(f"{plural(answer['matched'], 'lead')} fit.", at("/leads"), keeps_form=True)
     sentence = f"{plural(answer['reopened'], 'lead')} will be called again."
     for why, count in answer["refused"].items():
@@ -69,13 +69,8 @@ async def _find(visit: PageRequest) -> dict[str, Any]:
     wanted = visit.given("find")
     if wanted is not None and _is_id(wanted):
         return {"items": [await visit.api.get(f"/leads/{wanted}")], "next_cursor": None}
-    query = {
-        "status": visit.given("status"),
-        "merchant_id": visit.given("merchant_id"),
-        "campaign_id": visit.given("campaign_id"),
-        "cursor": visit.given("cursor"),
-        "limit": PAGE,
-    }
+    names = ("status", "merchant_id", "campaign_id", "cursor")
+    query: dict[str, object] = {name: visit.given(name) for name in names} | {"limit": PAGE}
     if wanted is not None:
         query["phone" if _PHONE.fullmatch(wanted) else "request_id"] = wanted
     found: dict[str, Any] = await visit.api.get("/leads", query)

@@ -1,31 +1,20 @@
 """Numbers and their channels: which call holds each, and since when."""
 
-from trunkline.console.api_client import segment
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, back
 
-PAGE = 50
 # More channels than these are drawn as one bar.
 SQUARES_MAX = 120
+_ONE = "/numbers/{number_id}"
 
 
 async def show(visit: PageRequest) -> Shown:
-    query = {"limit": PAGE, "pool": visit.given("pool"), "cursor": visit.given("cursor")}
-    found = await visit.api.get("/numbers", query)
-    return Shown(
-        "numbers.html",
-        {
-            "numbers": found["items"],
-            "next_cursor": found["next_cursor"],
-            "pool": visit.given("pool"),
-            "squares_max": SQUARES_MAX,
-        },
-    )
+    return Shown("numbers.html", await visit.listed("/numbers", "pool") | {"squares_max": SQUARES_MAX})
 
 
 async def show_one(visit: PageRequest) -> Shown:
-    number = await visit.api.get(_path(visit))
-    channels = await visit.api.get(f"{_path(visit)}/channels")
-    control = await visit.api.get(f"/controls/number/{segment(number['id'])}")
+    number = await visit.get(_ONE)
+    channels = await visit.get(f"{_ONE}/channels")
+    control = await visit.get("/controls/number/{number_id}")
     holders = {holder["channel_no"]: holder for holder in channels["holders"]}
     last = max([number["max_channels"], *holders])
     return Shown(
@@ -41,10 +30,5 @@ async def show_one(visit: PageRequest) -> Shown:
 
 
 async def set_status(visit: PageRequest) -> ActionDone:
-    status = visit.form.get("status", "")
-    number = await visit.api.patch(_path(visit), {"status": status})
+    number = await visit.api.patch(visit.path(_ONE), {"status": visit.form.get("status", "")})
     return ActionDone(f"{number['e164']} is {number['status']}.", back(visit, "/numbers"))
-
-
-def _path(visit: PageRequest) -> str:
-    return f"/numbers/{segment(visit.part('number_id'))}"

@@ -9,10 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.api.principal import Principal
-from trunkline.console.api_client import ApiClient
+from trunkline.console.api_client import ApiClient, segment
 from trunkline.console.sessions import Pass
 
 ROOT = "/console"
+# Of the items of a list that one page shows.
+PAGE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,25 @@ class PageRequest:
 
     def part(self, name: str) -> str:
         return str(self.request.path_params[name])
+
+    def path(self, template: str) -> str:
+        """`/leads/{lead_id}/why` with the parts of the URL of this page."""
+        return template.format_map({name: segment(part) for name, part in self.request.path_params.items()})
+
+    async def get(self, template: str, query: Mapping[str, object] | None = None) -> Any:
+        return await self.api.get(self.path(template), query)
+
+    async def post(self, template: str, *fields: str, **body: object) -> Any:
+        """Post these fields of the form, and what else the body has."""
+        return await self.api.post(
+            self.path(template), {name: self.form.get(name, "") for name in fields} | body
+        )
+
+    async def listed(self, template: str, *filters: str, limit: int = PAGE) -> dict[str, Any]:
+        """A page of a list of the API, as its templates need it. The URL of this page has the filters."""
+        given = {name: self.given(name) for name in filters}
+        found = await self.get(template, {**given, "cursor": self.given("cursor"), "limit": limit})
+        return {"items": found["items"], "next_cursor": found["next_cursor"], "filters": given}
 
     @property
     def address(self) -> str:
@@ -56,6 +77,7 @@ class ActionDone:
     sentence: str
     to: str
     keeps_form: bool = False
+    is_refused: bool = False
 
 
 Page = Callable[[PageRequest], Awaitable[Shown]]
@@ -63,6 +85,18 @@ Action = Callable[[PageRequest], Awaitable[ActionDone]]
 # Reads a file that is still arriving, and shows the report.
 Upload = Callable[[PageRequest], Awaitable[Shown]]
 Download = Callable[[PageRequest], Awaitable[Response]]
+
+
+def posting(path: str, sentence: str, *fields: str, to: str = "", back_to: str = "") -> Action:
+    """The action that posts these fields of its form to the API. The next page is `to`; or that of the form, and
+    `back_to` if that is unknown; or by default that of the resource, whose path is `path` without its last word."""
+
+    async def post(visit: PageRequest) -> ActionDone:
+        await visit.post(path, *fields)
+        page = back(visit, back_to) if back_to else at(visit.path(to or path.rpartition("/")[0]))
+        return ActionDone(sentence.format_map(visit.request.path_params), page)
+
+    return post
 
 
 def at(path: str, **query: object) -> str:

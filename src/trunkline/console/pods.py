@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from trunkline.console.api_client import segment
 from trunkline.console.labels import natural
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back
 
@@ -29,7 +28,7 @@ async def show(visit: PageRequest) -> Shown:
 
 
 async def show_one(visit: PageRequest) -> Shown:
-    pod = await visit.api.get(f"/pod/{segment(visit.part('name'))}")
+    pod = await visit.get("/pod/{name}")
     calls, _ = await _all(visit, "/allocations")
     return Shown(
         "pod.html",
@@ -49,9 +48,8 @@ async def drain(visit: PageRequest) -> ActionDone:
 
 
 async def undrain(visit: PageRequest) -> ActionDone:
-    name = visit.part("name")
-    drained = await visit.api.delete(f"/drain/{segment(name)}")
-    return ActionDone(f"{name}: {drained['message']}.", at(f"/pods/{segment(name)}"))
+    drained = await visit.api.delete(visit.path("/drain/{name}"))
+    return ActionDone(f"{visit.part('name')}: {drained['message']}.", at(visit.path("/pods/{name}")))
 
 
 def _lots(status: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, Any]]:

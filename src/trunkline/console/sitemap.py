@@ -15,6 +15,7 @@ from trunkline.console import (
     pods,
     queues,
     reminders,
+    resources,
 )
 from trunkline.console.page_request import Action, Download, Page, Upload
 
@@ -38,6 +39,8 @@ PAGES: Mapping[str, Page] = {
     "/jobs/{job_id}": queues.show_job,
     "/control": control.show,
     "/audit": audit.show,
+    "/resources": resources.page_of("merchants"),
+    **{f"/resources/{name}": resources.page_of(name) for name in resources.LISTS},
 }
 
 ACTIONS: Mapping[str, Action] = {
@@ -76,11 +79,11 @@ ACTIONS: Mapping[str, Action] = {
 }
 
 UPLOADS: Mapping[str, Upload] = {
-    "/upload/leads": files.take_leads,
-    "/upload/campaigns/{campaign_id}": files.take_campaign,
+    "/upload/leads": files.taking("/leads/bulk"),
+    "/upload/campaigns/{campaign_id}": files.taking("/campaigns/{campaign_id}/leads"),
 }
 
 DOWNLOADS: Mapping[str, Download] = {
-    "/campaigns/{campaign_id}/results.csv": files.give_results,
-    "/jobs/{job_id}/file": files.give_export,
+    "/campaigns/{campaign_id}/results.csv": files.giving("/campaigns/{campaign_id}/results"),
+    "/jobs/{job_id}/file": files.giving("/jobs/{job_id}/file"),
 }
