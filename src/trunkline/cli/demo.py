@@ -7,23 +7,27 @@ Its report at the end is from the carrier's ledger and the pods' own records.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.app import Platform
 from trunkline.cli.console import out
-from trunkline.cli.demo_display import DemoVerdict, Lateness, Snapshot, live_view, summary
 from trunkline.cli.running import embedded_platform
 from trunkline.client import ApiError, TrunklineClient
 from trunkline.settings import Settings
 from trunkline.store import overview
+from trunkline.store.overview import ChannelUse, RunProgress
 from trunkline.telemetry import configure_logging
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
 from trunkline.telephony.simulator.answered_calls import without_agent
@@ -60,37 +64,6 @@ async def run_demo(settings: Settings, plan: DemoPlan, stop: asyncio.Event) -> b
     """True if every lead finished and the ledger shows no double dial and no call over capacity."""
     out.print(f"Starting Postgres, Valkey, the platform, a simulated carrier and {PODS} simulated pods …")
     async with AsyncExitStack() as stack:
-        demo = await Demo.start(stack, settings, plan)
-        out.print(
-            f"API {demo.platform.base_url}/docs · carrier's ledger {demo.carrier.base_url}/ledger/summary"
-        )
-        link = f"{demo.platform.base_url}{demo.platform.http.console.link_for(demo.key)}"
-        out.print(f"Watch it in the console (the link signs in once): {link}", soft_wrap=True)
-        finished = await demo.call_everybody(stop)
-        verdict = await demo.verdict()
-        out.print(summary(verdict))
-        if plan.keep_running and not stop.is_set():
-            out.print(
-                f"The platform goes on running at {demo.platform.base_url}/console. Ctrl-C ends it.\n"
-                f"To sign in again, `trunkline console` prints a new link; the key is in {settings.data_dir}/admin.key."
-            )
-            await stop.wait()
-        return finished and verdict.is_clean
-
-
-class Demo:
-    def __init__(self, plan: DemoPlan, platform: Platform, carrier: Simulator, pods: SimulatedPods, key: str):
-        self.plan = plan
-        self.platform = platform
-        self.carrier = carrier
-        self.pods = pods
-        self.key = key
-        self._run = f"demo-{datetime.now(UTC):%Y%m%d%H%M%S}"
-        self._started_s = time.monotonic()
-        self._due: dict[UUID, datetime] = {}
-
-    @classmethod
-    async def start(cls, stack: AsyncExitStack, settings: Settings, plan: DemoPlan) -> "Demo":
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         log_file = stack.enter_context((settings.data_dir / "demo.log").open("a", encoding="utf-8"))
         configure_logging(settings, log_file)
@@ -109,7 +82,38 @@ class Demo:
             )
         )
         pods = await stack.enter_async_context(SimulatedPods(PODS, platform.base_url, key))
-        return cls(plan, platform, carrier, pods, key)
+        out.print(f"API {platform.base_url}/docs · carrier's ledger {carrier.base_url}/ledger/summary")
+        link = f"{platform.base_url}{platform.http.console.link_for(key)}"
+        out.print(f"Watch it in the console (the link signs in once): {link}", soft_wrap=True)
+        demo = Demo(plan, platform, carrier, pods, key)
+        finished = await demo.call_everybody(stop)
+        verdict = await demo.verdict()
+        out.print(verdict.summary())
+        if plan.keep_running and not stop.is_set():
+            out.print(
+                f"The platform goes on running at {platform.base_url}/console. Ctrl-C ends it.\n"
+                f"To sign in again, `trunkline console` prints a new link; the key is in {settings.data_dir}/admin.key."
+            )
+            await stop.wait()
+        return finished and verdict.is_clean
+
+
+class Lateness(NamedTuple):
+    """From the due moment of a lead to the carrier's receipt of its request."""
+
+    p50_s: float
+    p99_s: float
+
+
+@dataclass
+class Demo:
+    plan: DemoPlan
+    platform: Platform
+    carrier: Simulator
+    pods: SimulatedPods
+    key: str
+    run: str = field(default_factory=lambda: f"demo-{datetime.now(UTC):%Y%m%d%H%M%S}")
+    started_s: float = field(default_factory=time.monotonic)
 
     async def call_everybody(self, stop: asyncio.Event) -> bool:
         """Load the leads, watch until all are finished; False if that did not happen in time."""
@@ -129,53 +133,102 @@ class Demo:
                 await client.create_lead(**lead)
 
         async with asyncio.TaskGroup() as group:
-            for lead in people(self._run, self.plan.leads, self.plan.seed):
+            for lead in people(self.run, self.plan.leads, self.plan.seed):
                 group.create_task(upload(lead))
 
     async def _watch(self, display: Live, uploads: "asyncio.Task[None]", stop: asyncio.Event) -> bool:
-        deadline_s = self._started_s + PATIENCE_S + 2 * self.plan.leads / LEADS_PER_S
+        deadline_s = self.started_s + PATIENCE_S + 2 * self.plan.leads / LEADS_PER_S
         while time.monotonic() < deadline_s and not stop.is_set():
-            snapshot = await self._snapshot()
-            display.update(live_view(snapshot))
-            if uploads.done() and snapshot.progress.finished == self.plan.leads:
+            progress, lateness, channels = await self._read()
+            display.update(live_view(self.plan, progress, self.carrier.ledger.live(), lateness, channels))
+            if uploads.done() and progress.finished == self.plan.leads:
                 return True
             await asyncio.sleep(REFRESH_S)
         return False
 
-    async def _snapshot(self) -> Snapshot:
+    async def _read(self) -> tuple[RunProgress, Lateness | None, list[ChannelUse]]:
+        """The lateness is measured at the carrier, when a request arrives."""
         async with self.platform.database.connection() as conn:
-            progress = await overview.run_progress(conn, MERCHANTS, self._run)
+            progress = await overview.run_progress(conn, MERCHANTS, self.run)
             channels = await overview.channels(conn)
-            self._due = await overview.run_due(conn, MERCHANTS, self._run)
-        shown = [use for use in channels if use.e164 in NUMBERS]
-        return Snapshot(progress, shown, self._lateness(), self.carrier.ledger.live(), self.plan.leads)
-
-    def _lateness(self) -> Lateness | None:
-        """Measured at the carrier: from the lead's due time to the arrival of the request."""
-        return Lateness.of(
-            [
-                dial.requested_at - self._due[attempt].timestamp()
-                for dial in self.carrier.ledger.dials
-                if dial.attempt and (attempt := UUID(dial.attempt)) in self._due
-            ]
+            due = await overview.run_due(conn, MERCHANTS, self.run)
+        late_s = sorted(
+            dial.requested_at - due[attempt].timestamp()
+            for dial in self.carrier.ledger.dials
+            if dial.attempt and (attempt := UUID(dial.attempt)) in due
         )
+        lateness = Lateness(late_s[len(late_s) // 2], late_s[int(0.99 * len(late_s))]) if late_s else None
+        return progress, lateness, [use for use in channels if use.e164 in NUMBERS]
 
-    async def verdict(self) -> DemoVerdict:
+    async def verdict(self) -> "DemoVerdict":
         await self.carrier.idle()
-        snapshot = await self._snapshot()
+        progress, lateness, _ = await self._read()
         ledger = self.carrier.ledger
         return DemoVerdict(
             leads=self.plan.leads,
-            finished=snapshot.progress.finished,
-            outcomes=snapshot.progress.outcomes,
+            finished=progress.finished,
+            outcomes=progress.outcomes,
             dials=len(ledger.dials),
-            double_dials=len(ledger.double_dials()),
-            numbers_over=len(ledger.over_capacity(NUMBERS)),
-            pods_shared=len(self.pods.records().overlaps),
-            without_agent=len(without_agent(ledger.answered)),
-            lateness=snapshot.lateness,
-            took_s=time.monotonic() - self._started_s,
+            mistakes={
+                "double dials": len(ledger.double_dials()),
+                "numbers over their channels": len(ledger.over_capacity(NUMBERS)),
+                "pods with two calls": len(self.pods.records().overlaps),
+                "answered without an agent": len(without_agent(ledger.answered)),
+            },
+            lateness=lateness,
+            took_s=time.monotonic() - self.started_s,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DemoVerdict:
+    """The figures of the carrier's ledger and the pods' records, beside the platform's own."""
+
+    leads: int
+    finished: int
+    outcomes: dict[str, int]
+    dials: int
+    # What must not happen, and how often it did.
+    mistakes: dict[str, int]
+    lateness: Lateness | None
+    took_s: float
+
+    @property
+    def is_clean(self) -> bool:
+        return self.finished == self.leads and not any(self.mistakes.values())
+
+    def summary(self) -> RenderableType:
+        table = Table(title="Summary", title_justify="left", show_header=False)
+        outcomes = ", ".join(f"{n} {outcome}" for outcome, n in sorted(self.outcomes.items()))
+        table.add_row("leads finished", f"{self.finished} of {self.leads} in {self.took_s:.1f} s")
+        table.add_row("outcomes", outcomes or "none")
+        table.add_row("dials in the carrier's ledger", str(self.dials))
+        for mistake, count in self.mistakes.items():
+            table.add_row(mistake, Text(str(count), style="green" if count == 0 else "bold red"))
+        if late := self.lateness:
+            table.add_row("lateness p50 / p99", f"{late.p50_s * 1000:.0f} / {late.p99_s * 1000:.0f} ms")
+        return table
+
+
+def live_view(
+    plan: DemoPlan, progress: RunProgress, live: int, late: Lateness | None, channels: Sequence[ChannelUse]
+) -> RenderableType:
+    figures = Table.grid(padding=(0, 3))
+    figures.add_row("placed", "live", "finished", "lateness p50", "lateness p99", style="dim")
+    figures.add_row(
+        str(progress.placed),
+        str(live),
+        f"{progress.finished} / {plan.leads}",
+        f"{late.p50_s * 1000:.0f} ms" if late else "–",
+        f"{late.p99_s * 1000:.0f} ms" if late else "–",
+    )
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=plan.leads, completed=progress.finished, width=60))
+    uses = Table.grid(padding=(0, 2))
+    for use in channels:
+        free = Text("○" * max(0, use.max_channels - use.held), style="dim")
+        uses.add_row(use.e164, Text("●" * use.held, style="green") + free, f"{use.held}/{use.max_channels}")
+    return Group(figures, bar, Text(), Text("channels of each number", style="dim"), uses)
 
 
 async def prepare(client: TrunklineClient) -> None:

@@ -64,13 +64,22 @@ class Finding(NamedTuple):
 async def examine(settings: Settings) -> list[Finding]:
     """Every check, also after one has failed."""
     database_url, redis_url = engine_addresses(settings)
-    findings = [_settings(settings), _secret_key(settings)]
-    findings += await _postgres(database_url) if database_url else [_no_engine("Postgres", "DATABASE_URL")]
-    findings += [await _valkey(settings, redis_url) if redis_url else _no_engine("Valkey", "REDIS_URL")]
-    findings += [await examine_router(settings, redis_url, database_url)] if redis_url else []
-    findings += await examine_packs(settings, database_url) if database_url else []
-    findings += await examine_carriers(settings, database_url)
-    return findings
+    unset = "is unset and no embedded engine runs: set it, or run `trunkline up`"
+    return [
+        _settings(settings),
+        _secret_key(settings),
+        *(
+            await _postgres(database_url)
+            if database_url
+            else [Finding("Postgres", "problem", f"DATABASE_URL {unset}")]
+        ),
+        await _valkey(settings, redis_url)
+        if redis_url
+        else Finding("Valkey", "problem", f"REDIS_URL {unset}"),
+        *([await examine_router(settings, redis_url, database_url)] if redis_url else []),
+        *(await examine_packs(settings, database_url) if database_url else []),
+        *(await examine_carriers(settings, database_url)),
+    ]
 
 
 def engine_addresses(settings: Settings) -> tuple[str | None, str | None]:
@@ -85,12 +94,6 @@ def engine_addresses(settings: Settings) -> tuple[str | None, str | None]:
     )
 
 
-def _no_engine(name: str, variable: str) -> Finding:
-    return Finding(
-        name, "problem", f"{variable} is unset and no embedded engine runs: set it, or run `trunkline up`"
-    )
-
-
 def _settings(settings: Settings) -> Finding:
     if settings.warnings:
         return Finding("settings", "warning", "; ".join(settings.warnings))
@@ -100,11 +103,8 @@ def _settings(settings: Settings) -> Finding:
 def _secret_key(settings: Settings) -> Finding:
     if settings.secret_keys or not settings.database.url:
         return Finding("secret key", "ok", "set" if settings.secret_keys else "stored in the data folder")
-    return Finding(
-        "secret key",
-        "warning",
-        "TRUNKLINE_SECRET_KEY is unset: processes would refuse each other's signed URLs",
-    )
+    detail = "TRUNKLINE_SECRET_KEY is unset: processes would refuse each other's signed URLs"
+    return Finding("secret key", "warning", detail)
 
 
 async def _postgres(url: str) -> list[Finding]:
@@ -113,15 +113,11 @@ async def _postgres(url: str) -> list[Finding]:
     except CANNOT_CONNECT as error:
         return [Finding("Postgres", "problem", f"cannot be reached: {describe(error)}. Check DATABASE_URL")]
     try:
-        version = connection.get_server_version()
-        findings = [Finding("Postgres", "ok", f"version {version.major}.{version.minor}")]
-        if version.major < migrate.POSTGRES_MAJOR_MIN:
-            findings = [
-                Finding(
-                    "Postgres", "problem", f"version {version.major}: {migrate.POSTGRES_MAJOR_MIN} is needed"
-                )
-            ]
-        return [*findings, await _clock(connection), await _migrations(connection)]
+        version, least = connection.get_server_version(), migrate.POSTGRES_MAJOR_MIN
+        found = Finding("Postgres", "ok", f"version {version.major}.{version.minor}")
+        if version.major < least:
+            found = Finding("Postgres", "problem", f"version {version.major}: {least} is needed")
+        return [found, await _clock(connection), await _migrations(connection)]
     finally:
         await connection.close()
 
@@ -131,9 +127,8 @@ async def _clock(connection: SingleConnection) -> Finding:
     theirs = await schedule.clock_s(connection)
     difference_s = theirs - (before + time.time()) / 2
     if abs(difference_s) > CLOCK_DIFFERENCE_MAX_S:
-        return Finding(
-            "clock", "warning", f"Postgres is {difference_s:+.1f} s off this machine's clock: set both by NTP"
-        )
+        detail = f"Postgres is {difference_s:+.1f} s off this machine's clock: set both by NTP"
+        return Finding("clock", "warning", detail)
     return Finding("clock", "ok", f"{difference_s * 1000:+.0f} ms between Postgres and this machine")
 
 
@@ -142,12 +137,9 @@ async def _migrations(connection: SingleConnection) -> Finding:
         await migrate.require_schema(connection)
     except MigrationError as error:
         return Finding("migrations", "problem", str(error))
-    if left := [m.name for m in await migrate.pending(connection)]:
-        return Finding(
-            "migrations",
-            "warning",
-            f"{', '.join(left)} waits: run `trunkline migrate --post` when no older process is left",
-        )
+    if left := ", ".join(m.name for m in await migrate.pending(connection)):
+        detail = f"{left} waits: run `trunkline migrate --post` when no older process is left"
+        return Finding("migrations", "warning", detail)
     return Finding("migrations", "ok", "the schema is up to date")
 
 
@@ -236,33 +228,27 @@ async def examine_packs(settings: Settings, database_url: str) -> list[Finding]:
     """None if no policy names a pack, or policies cannot be read, which another check reports."""
     try:
         async with _connection(database_url) as conn:
-            packs = await _packs(conn)
+            rows = await policy.read(conn, [PolicyKey("platform", "")])
+            names = await policy.packs_named(conn)
     except (SERVER_ERROR, StoreUnavailable):
         return []
+    edited = CallingPolicy.model_validate(rows[0].policy).edited_packs if rows else ()
+    known = known_packs(edited or ())
+    packs = [named(name, known) for name in names]
     return judge_packs(packs, settings.carrier.ring_timeout_s, datetime.now(UTC).date())
 
 
-async def _packs(conn: Connection) -> list[Pack]:
-    rows = await policy.read(conn, [PolicyKey("platform", "")])
-    edited = CallingPolicy.model_validate(rows[0].policy).edited_packs if rows else ()
-    known = known_packs(edited or ())
-    return [named(name, known) for name in await policy.packs_named(conn)]
-
-
 def judge_packs(packs: Sequence[Pack], ring_timeout_s: float, today: date) -> list[Finding]:
-    if not packs:
-        return []
-    findings = [Finding("packs", "warning", text) for text in warnings(packs, today)]
+    texts = list(warnings(packs, today))
     for pack in packs:
         least_s = pack.abandoned_calls.ring_min_s if pack.abandoned_calls else None
         if least_s is not None and ring_timeout_s < least_s:
-            text = (
+            texts.append(
                 f"{pack.name} requires phones to ring for {least_s} s: RING_TIMEOUT is {ring_timeout_s:g} s"
             )
-            findings.append(Finding("packs", "warning", text))
-    return findings or [
-        Finding("packs", "ok", f"{len(packs)} named, each compared with the law within a year")
-    ]
+    if packs and not texts:
+        return [Finding("packs", "ok", f"{len(packs)} named, each compared with the law within a year")]
+    return [Finding("packs", "warning", text) for text in texts]
 
 
 async def examine_carriers(settings: Settings, database_url: str | None) -> list[Finding]:
@@ -280,12 +266,15 @@ async def examine_carriers(settings: Settings, database_url: str | None) -> list
         findings += await asyncio.gather(*(_account(directory, name) for name in directory.names))
     finally:
         await directory.aclose()
-    findings.append(await _public_url(settings, accounts, keys, can_sign=bool(known)))
-    fallback = settings.http.fallback_base_url
-    if fallback:  # used only when the other one fails, so nothing else detects that it is wrong
-        findings.append(
-            await _tried("FALLBACK_BASE_URL", fallback, min(accounts), keys, can_sign=bool(known))
-        )
+    public, fallback = settings.http.public_base_url, settings.http.fallback_base_url
+    if not public:
+        findings.append(_without_public_url(settings, accounts))
+    # The second is used only when the first one fails, so nothing else detects that it is wrong.
+    for what, base_url in (("PUBLIC_BASE_URL", public), ("FALLBACK_BASE_URL", fallback)):
+        if base_url and known:
+            findings.append(await _tried(what, base_url, min(accounts), keys))
+        elif base_url:
+            findings.append(Finding(what, "warning", "not checked: TRUNKLINE_SECRET_KEY is not set here"))
     return findings
 
 
@@ -329,9 +318,8 @@ async def _account(directory: CarrierDirectory, name: AccountName) -> Finding:
             hint = f"the carrier rejects these credentials ({reason}); its webhooks would be refused too"
             return Finding(_name(name), "problem", hint)
         case Unavailable(reason=reason):
-            return Finding(
-                _name(name), "problem", f"cannot be reached: {reason}. Check the network and the base URL"
-            )
+            hint = f"cannot be reached: {reason}. Check the network and the base URL"
+            return Finding(_name(name), "problem", hint)
         case []:
             return Finding(_name(name), "warning", "the credentials are valid; the account has no number")
         case numbers:
@@ -343,20 +331,7 @@ def _name(name: AccountName) -> str:
     return carrier if account == "default" else f"{carrier} {account}"
 
 
-async def _public_url(
-    settings: Settings, accounts: dict[AccountName, CarrierAccount], keys: CallbackKeys, *, can_sign: bool
-) -> Finding:
-    base_url = settings.http.public_base_url
-    if not base_url:
-        return _without_public_url(settings, accounts)
-    return await _tried("PUBLIC_BASE_URL", base_url, min(accounts), keys, can_sign=can_sign)
-
-
-async def _tried(
-    what: str, base_url: str, name: AccountName, keys: CallbackKeys, *, can_sign: bool
-) -> Finding:
-    if not can_sign:
-        return Finding(what, "warning", "not checked: TRUNKLINE_SECRET_KEY is not set here")
+async def _tried(what: str, base_url: str, name: AccountName, keys: CallbackKeys) -> Finding:
     carrier, account = name
     url = callback_url(base_url, carrier, "status", None, keys, account)
     try:

@@ -204,9 +204,10 @@ def restore_check(
     """After Postgres was restored: compare the carriers' call lists with it, and show who would be called again."""
     from trunkline.cli.restore_check import check_restore
 
-    if not check_restore(
+    check = check_restore(
         _settings(data_dir), since, settle=settle, accept_unread=accept_unread, as_json=as_json
-    ):
+    )
+    if not asyncio.run(check):
         raise typer.Exit(1)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from trunkline.cli.control import given
 from trunkline.cli.uploads import Format, format_of
 
 
@@ -38,18 +39,17 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Simulate a campaign: calls per hour, its end, and the people who would not be called. No call is placed."""
-    from trunkline.cli.planning import PlanFiles, run
+    from trunkline.cli.planning import run
 
-    given = {
-        "starts_at": start,
-        "ends_at": end,
-        "channels": channels,
-        "answer_rate": answer_rate,
-        "call_s": call_s,
-        "ring_s": ring_s,
-        "max_attempts": max_attempts,
-        "default_region": region,
-        "horizon_days": horizon_days,
-    }
-    files = PlanFiles(file, format_of(file, form), policy, do_not_call)
-    run(files, columns or [], {name: value for name, value in given.items() if value != ""}, as_json=as_json)
+    wanted = given(
+        starts_at=start,
+        ends_at=end,
+        channels=channels,
+        answer_rate=answer_rate,
+        call_s=call_s,
+        ring_s=ring_s,
+        max_attempts=max_attempts,
+        default_region=region,
+        horizon_days=horizon_days,
+    )
+    run(file, format_of(file, form), policy, do_not_call, columns or [], wanted, as_json=as_json)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
 from trunkline.campaigns.plan import PlanSettings, plan_file
-from trunkline.campaigns.rows import Columns, parse_mapping
+from trunkline.campaigns.rows import parse_mapping
 from trunkline.cli.console import out
 from trunkline.cli.uploads import TYPES, Format, bar_out
 from trunkline.errors import TrunklineError
@@ -28,40 +27,35 @@ class PlanError(TrunklineError):
     """The plan cannot be made."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFiles:
-    people: Path
-    kind: Format
-    policy: Path | None
-    do_not_call: Path | None
-
-
-def run(files: PlanFiles, pairs: list[str], given: dict[str, Any], *, as_json: bool) -> None:
+def run(
+    people: Path,
+    kind: Format,
+    policy: Path | None,
+    do_not_call: Path | None,
+    pairs: list[str],
+    given: dict[str, Any],
+    *,
+    as_json: bool,
+) -> None:
     now = datetime.now(UTC)
-    if files.policy is not None:
-        given["policy"] = _json(files.policy)
+    if policy is not None:
+        given["policy"] = _json(policy)
     settings, names = _settings(now, given), parse_mapping(pairs, "payload")
     if isinstance(names, str):
         raise typer.BadParameter(names)
-    report = _planned(files, settings, names, now)
+    listed = _phones(do_not_call, settings.default_region)
+    rules = resolve(campaign=settings.policy)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    try:
+        with people.open("rb") as source, Progress(*columns, console=bar_out) as progress:
+            blocks = _blocks(source, progress)
+            report = plan_file(blocks, TYPES[kind], settings, rules, names, now, listed)
+    except BrokenUpload as error:
+        raise PlanError(f"{people.name}: {error.message}") from None
     if as_json:
         print(json.dumps(report, indent=2))
     else:
         _show(report)
-
-
-def _planned(files: PlanFiles, settings: PlanSettings, names: Columns, now: datetime) -> dict[str, Any]:
-    listed = _phones(files.do_not_call, settings.default_region)
-    policy, bar = (
-        resolve(campaign=settings.policy),
-        (TextColumn("{task.description}"), BarColumn(), DownloadColumn()),
-    )
-    try:
-        with files.people.open("rb") as source, Progress(*bar, console=bar_out) as progress:
-            blocks = _blocks(source, progress)
-            return plan_file(blocks, TYPES[files.kind], settings, policy, names, now, listed)
-    except BrokenUpload as error:
-        raise PlanError(f"{files.people.name}: {error.message}") from None
 
 
 def _blocks(source: BinaryIO, progress: Progress) -> Iterator[bytes]:
@@ -101,11 +95,8 @@ def _show(report: dict[str, Any]) -> None:
     names = ("rows", "people", "calls", "answered", "not_reached", "first_call_at", "ends_at")
     sums.add_row(*(str(report[name] if report[name] is not None else "") for name in names))
     out.print(sums)
-    for title, counts in (
-        ("not called", report["not_called"]),
-        ("minutes held back by", report["held_back_by"]),
-    ):
-        if counts:
+    for title, name in (("not called", "not_called"), ("minutes held back by", "held_back_by")):
+        if counts := report[name]:
             table = Table(title, "")
             for reason, count in sorted(counts.items()):
                 table.add_row(reason, str(count))

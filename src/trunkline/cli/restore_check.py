@@ -1,13 +1,12 @@
 """`trunkline restore-check`: finds and settles the calls that a restored database lacks. It queries Postgres and the
 carriers itself, so the platform need not run meanwhile."""
 
-import asyncio
 import json
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import asdict
 from rich.table import Table
 
 from trunkline.cli.console import out
@@ -41,16 +40,11 @@ class RestoreCheckError(TrunklineError):
     """The comparison is not possible."""
 
 
-def check_restore(
-    settings: Settings, since: str, *, settle: bool, accept_unread: bool, as_json: bool
+async def check_restore(
+    settings: Settings, since_text: str, *, settle: bool, accept_unread: bool, as_json: bool
 ) -> bool:
     """False: some calls are not settled."""
-    return asyncio.run(_check(settings, _moment(since), settle, accept_unread, as_json))
-
-
-async def _check(
-    settings: Settings, since: datetime | None, settle: bool, accept_unread: bool, as_json: bool
-) -> bool:
+    since = _moment(since_text)
     url, _ = engine_addresses(settings)
     secrets = known_secrets(settings)
     if not url or not secrets:
@@ -72,13 +66,18 @@ async def _check(
         async with database.connection() as conn:
             between = await _between(conn, since)
         if between is None:
-            _say("No restore is unsettled. Name the moment with --since to compare all the same.", as_json)
+            text = "No restore is unsettled. Name the moment with --since to compare all the same."
+            if as_json:
+                print(json.dumps({"called": [], "settled": None, "message": text}))
+            else:
+                out.print(text)
             return True
         check = RestoreCheck(database, carriers)
         comparison = await check.compare(between.backup_at, between.found_at)
         done = await check.settle(comparison, accept_unread=accept_unread) if settle else None
     if as_json:
-        print(json.dumps(_report(comparison) | {"settled": _settled(done)}, indent=2))
+        settled = asdict(done) if isinstance(done, Settled) else done
+        print(json.dumps(_report(comparison) | {"settled": settled}, indent=2))
     else:
         _show(comparison, done)
     return isinstance(done, Settled)
@@ -100,16 +99,9 @@ def _show(comparison: Comparison, done: Settled | RestoreRefusal | None) -> None
     out.print(f"\n[bold]{len(matching.called)} leads would be called again.[/]")
     table = Table("lead", "merchant", "request_id", "phone", "due", "calls")
     for called in matching.called[:SHOWN_MAX]:
-        lead = called.lead
-        calls = ", ".join(lost.call.call_id for lost in called.calls)
-        table.add_row(
-            str(lead.id),
-            lead.merchant_id,
-            lead.request_id,
-            lead.phone,
-            f"{lead.due_at:%m-%d %H:%M:%S}",
-            calls,
-        )
+        lead, calls = called.lead, ", ".join(lost.call.call_id for lost in called.calls)
+        due = f"{lead.due_at:%m-%d %H:%M:%S}"
+        table.add_row(str(lead.id), lead.merchant_id, lead.request_id, lead.phone, due, calls)
     if matching.called:
         out.print(table)
     for count, what in (
@@ -146,16 +138,13 @@ def _report(comparison: Comparison) -> dict[str, Any]:
     return {
         "since": comparison.since.isoformat(),
         "found_at": comparison.found_at.isoformat(),
-        "accounts": [
-            {"carrier": read.carrier, "account": read.account, "calls": read.calls, "problem": read.problem}
-            for read in comparison.accounts
-        ],
+        "accounts": [asdict(read) for read in comparison.accounts],
         "called": [
             _lead(called.lead) | {"calls": [lost.call.call_id for lost in called.calls]}
             for called in matching.called
         ],
-        "doubtful": _leads(matching.doubtful),
-        "later": _leads(matching.later),
+        "doubtful": [_lead(lead) for lead in matching.doubtful],
+        "later": [_lead(lead) for lead in matching.later],
         "orphans": [
             {
                 "carrier": lost.carrier,
@@ -172,10 +161,6 @@ def _report(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _leads(leads: Sequence[WaitingLead]) -> list[dict[str, Any]]:
-    return [_lead(lead) for lead in leads]
-
-
 def _lead(lead: WaitingLead) -> dict[str, Any]:
     return {
         "id": str(lead.id),
@@ -184,17 +169,6 @@ def _lead(lead: WaitingLead) -> dict[str, Any]:
         "phone": lead.phone,
         "due_at": lead.due_at.isoformat(),
     }
-
-
-def _settled(done: Settled | RestoreRefusal | None) -> dict[str, Any] | str | None:
-    return {"restored": done.restored, "unknown": done.unknown} if isinstance(done, Settled) else done
-
-
-def _say(text: str, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"called": [], "settled": None, "message": text}))
-    else:
-        out.print(text)
 
 
 def _moment(text: str) -> datetime | None:

@@ -28,20 +28,20 @@ COLLECTED_AT = 10_000
 
 def run(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Run until the work is done or a signal comes. A second signal ends the process at once."""
-    uvloop.run(_with_signals(work))
 
+    async def with_signals() -> None:
+        stop = asyncio.Event()
 
-async def _with_signals(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    stop = asyncio.Event()
+        def ask_to_stop() -> None:
+            if stop.is_set():
+                os._exit(130)
+            stop.set()
 
-    def ask_to_stop() -> None:
-        if stop.is_set():
-            os._exit(130)
-        stop.set()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(name, ask_to_stop)
+        await work(stop)
 
-    for name in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(name, ask_to_stop)
-    await work(stop)
+    uvloop.run(with_signals())
 
 
 @asynccontextmanager
@@ -50,7 +50,11 @@ async def embedded_platform(settings: Settings, **overrides: object) -> AsyncIte
     engines = Engines(settings.data_dir, database_url=settings.database.url, redis_url=settings.redis.url)
     async with engines:
         await migrate(settings.database.session_url or engines.database_url)
-        admin_key = _admin_key(settings)
+        admin_key = (
+            settings.admin_key.get_secret_value()
+            if settings.admin_key is not None
+            else read_or_make_admin_key(settings.data_dir / "admin.key")
+        )
         given: dict[str, object] = {
             "DATABASE_URL": engines.database_url,
             "REDIS_URL": engines.redis_url,
@@ -87,16 +91,12 @@ async def _watch(engines: Engines) -> None:
 
 async def serve_platform(settings: Settings, stop: asyncio.Event) -> None:
     """Some roles, on external engines, with secrets that all processes share."""
-    missing = [
-        name
-        for name, given in (
-            ("DATABASE_URL", settings.database.url),
-            ("REDIS_URL", settings.redis.url),
-            ("TRUNKLINE_SECRET_KEY", settings.secret_keys),
-        )
-        if not given
-    ]
-    if missing:
+    needed = {
+        "DATABASE_URL": settings.database.url,
+        "REDIS_URL": settings.redis.url,
+        "TRUNKLINE_SECRET_KEY": settings.secret_keys,
+    }
+    if missing := [name for name, given in needed.items() if not given]:
         raise TrunklineError(
             f"`trunkline serve` needs {', '.join(missing)}. `trunkline up` brings its own engines."
         )
@@ -111,12 +111,6 @@ def prepare(settings: Settings) -> None:
     configure_spans(settings.spans.endpoint)
     for warning in settings.warnings:
         log.warning("settings.suspicious", hint=warning)
-
-
-def _admin_key(settings: Settings) -> str:
-    if settings.admin_key is not None:
-        return settings.admin_key.get_secret_value()
-    return read_or_make_admin_key(settings.data_dir / "admin.key")
 
 
 def _secret_key(settings: Settings) -> str:
