@@ -14,8 +14,7 @@ import psutil
 
 from tests.support.waiting import eventually
 from trunkline.embedded import Engines
-from trunkline.embedded.binaries import find_binaries
-from trunkline.embedded.mirror import reachable_binaries
+from trunkline.embedded.binaries import find_binaries, reachable_binaries
 from trunkline.embedded.valkey import Valkey
 
 # Twelve processes with their default pools, and who looks on.

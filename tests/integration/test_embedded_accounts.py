@@ -19,8 +19,7 @@ from redis.asyncio import Redis
 import trunkline
 from trunkline.embedded import EmbeddedError, Engines, engines
 from trunkline.embedded.account import SystemUser, choose_account
-from trunkline.embedded.binaries import Binaries, find_binaries
-from trunkline.embedded.mirror import reachable_binaries
+from trunkline.embedded.binaries import Binaries, find_binaries, reachable_binaries
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be root and somebody else")
 
@@ -113,7 +112,9 @@ async def test_wheels_in_a_closed_folder_are_copied_to_an_open_place(
 ) -> None:
     before = modes_above(closed_binaries.postgres)
     monkeypatch.setattr(engines, "find_binaries", lambda: closed_binaries)
-    monkeypatch.setattr("trunkline.embedded.mirror.PLACES", (tmp_path / "closed too", open_folder / "cache"))
+    monkeypatch.setattr(
+        "trunkline.embedded.binaries.PLACES", (tmp_path / "closed too", open_folder / "cache")
+    )
     async with Engines(tmp_path / "data", durable=False) as running:
         await assert_both_serve(running)
         assert running.postgres is not None

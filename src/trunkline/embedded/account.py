@@ -7,6 +7,7 @@ themselves.
 
 import os
 import pwd
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +36,17 @@ def choose_account(*folders: Path) -> SystemUser:
     """The account for servers with these folders, which need not exist yet."""
     if os.geteuid() != 0:
         return SystemUser(os.geteuid(), os.getegid())
-    owners = [owner for owner in map(_owner, folders) if owner is not None and owner.uid != 0]
-    return owners[0] if owners else _unprivileged()
+    for stat in (folder.stat() for folder in folders if folder.exists()):
+        if stat.st_uid != 0:
+            return SystemUser(stat.st_uid, stat.st_gid)
+    for name in UNPRIVILEGED_NAMES:
+        with suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return SystemUser(entry.pw_uid, entry.pw_gid)
+    raise EmbeddedError(
+        "Postgres does not run as root, and there is no user "
+        f"{' or '.join(UNPRIVILEGED_NAMES)} to run it as: make one, or start as an ordinary user"
+    )
 
 
 def require_name(account: SystemUser) -> None:
@@ -48,24 +58,3 @@ def require_name(account: SystemUser) -> None:
             f"user id {account.uid} has no name on this system, which Postgres needs to make its folder: "
             "add it to /etc/passwd, or set DATABASE_URL to a Postgres of your own"
         ) from None
-
-
-def _owner(path: Path) -> SystemUser | None:
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return SystemUser(stat.st_uid, stat.st_gid)
-
-
-def _unprivileged() -> SystemUser:
-    for name in UNPRIVILEGED_NAMES:
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return SystemUser(entry.pw_uid, entry.pw_gid)
-    raise EmbeddedError(
-        "Postgres does not run as root, and there is no user "
-        f"{' or '.join(UNPRIVILEGED_NAMES)} to run it as: make one, or start as an ordinary user"
-    )

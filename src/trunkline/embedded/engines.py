@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from trunkline.embedded.account import choose_account
-from trunkline.embedded.binaries import find_binaries
+from trunkline.embedded.binaries import find_binaries, reachable_binaries
 from trunkline.embedded.folder import DataFolder
-from trunkline.embedded.mirror import reachable_binaries
 from trunkline.embedded.postgres import Postgres
 from trunkline.embedded.server import Server
 from trunkline.embedded.valkey import Valkey
@@ -60,7 +59,16 @@ class Engines:
         try:
             await self._choose_servers()
             await _together(*(server.start() for server in self._servers()))
-            self.folder.announce(self._announcement())
+            # Only engines that this process started: configured URLs are not written to the file.
+            urls = {
+                "database_url": self.postgres and self.postgres.url(),
+                "redis_url": self.valkey and self.valkey.url,
+            }
+            self.folder.announce(
+                {"pid": os.getpid()}
+                | {name: url for name, url in urls.items() if url}
+                | {each.folder.name: {"port": each.port, "pid": each.pid} for each in self._servers()}
+            )
         except BaseException:
             await self._close()
             raise
@@ -108,17 +116,6 @@ class Engines:
     async def _close(self) -> None:
         await _together(*(server.stop() for server in self._servers()))
         self.folder.leave()
-
-    def _announcement(self) -> dict[str, object]:
-        """Only of engines that this process started: configured URLs are not written to the file."""
-        record: dict[str, object] = {"pid": os.getpid()}
-        if self.postgres is not None:
-            record["database_url"] = self.postgres.url()
-        if self.valkey is not None:
-            record["redis_url"] = self.valkey.url
-        return record | {
-            server.folder.name: {"port": server.port, "pid": server.pid} for server in self._servers()
-        }
 
 
 async def _together(*steps: Coroutine[None, None, None]) -> None:

@@ -44,7 +44,6 @@ class DataFolder:
                 f"data folder {self.path} cannot be used ({error.strerror}): choose another --data-dir"
             ) from None
         try:
-            self._check_owner(lock_fd)
             self._lock(lock_fd)
             self.logs.mkdir(mode=0o700, exist_ok=True)
         except BaseException:
@@ -83,17 +82,15 @@ class DataFolder:
     def announce(self, engines: dict[str, Any]) -> None:
         _write_private(self.path / "engines.json", json.dumps(engines, indent=2) + "\n")
 
-    def _check_owner(self, lock_fd: int) -> None:
-        """A run as another user would leave files that the first user cannot read."""
+    def _lock(self, lock_fd: int) -> None:
+        """Children do not inherit the lock: Python opens files with close-on-exec. A run as another user would leave
+        files that the first user cannot read."""
         owner = os.fstat(lock_fd).st_uid
         if owner != os.geteuid():
             raise EmbeddedError(
                 f"data folder {self.path} belongs to user id {owner}, and we are {os.geteuid()}: "
                 "start as its owner, or choose another --data-dir"
             )
-
-    def _lock(self, lock_fd: int) -> None:
-        """Children do not inherit the lock: Python opens files with close-on-exec."""
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

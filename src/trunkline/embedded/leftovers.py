@@ -28,11 +28,16 @@ async def end_leftovers(folder: Path, program: str, steps: Sequence[Step]) -> No
     if found:
         log.warning("embedded.leftover_found", program=program, pids=[process.pid for process in found])
     for step in steps:
-        if not found:
-            return
-        for process in _heads(found):
-            _signal(process, step)
-        found = await _wait_gone(folder, program, step.wait_s)
+        # A postmaster ends its own children; orphans have to be ended one by one.
+        pids = {process.pid for process in found}
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                if process.ppid() not in pids:
+                    process.send_signal(step.signal)
+        deadline = asyncio.get_running_loop().time() + step.wait_s
+        while found and asyncio.get_running_loop().time() <= deadline:
+            await asyncio.sleep(POLL_S)
+            found = processes_in(folder, program)
     if found:
         raise EmbeddedError(
             f"{program} of an earlier run still works in {folder} and cannot be ended: "
@@ -63,30 +68,3 @@ def _bears(process: psutil.Process, mark: str) -> bool:
         return re.search(rf"\b{mark}\b", " ".join(process.cmdline())) is not None
     except psutil.Error:
         return False
-
-
-def _heads(found: list[psutil.Process]) -> list[psutil.Process]:
-    """Those without a parent among them: a postmaster ends its own children, orphans have to be ended one by one."""
-    pids = {process.pid for process in found}
-    return [process for process in found if _parent(process) not in pids]
-
-
-def _parent(process: psutil.Process) -> int | None:
-    try:
-        return process.ppid()
-    except psutil.Error:
-        return None
-
-
-def _signal(process: psutil.Process, step: Step) -> None:
-    with suppress(psutil.NoSuchProcess):
-        process.send_signal(step.signal)
-
-
-async def _wait_gone(folder: Path, program: str, wait_s: float) -> list[psutil.Process]:
-    deadline = asyncio.get_running_loop().time() + wait_s
-    while found := processes_in(folder, program):
-        if asyncio.get_running_loop().time() > deadline:
-            break
-        await asyncio.sleep(POLL_S)
-    return found

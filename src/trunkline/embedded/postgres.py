@@ -11,7 +11,6 @@ from typing import ClassVar
 import asyncpg
 
 from trunkline.embedded.account import require_name
-from trunkline.embedded.binaries import Binaries
 from trunkline.embedded.leftovers import folder_mark
 from trunkline.embedded.ports import LOOPBACK
 from trunkline.embedded.process import Child, Step
@@ -61,8 +60,16 @@ class Postgres(Server):
         return f"postgresql://{USER}:{self._password}@{LOOPBACK}:{self.port}/{database}"
 
     async def start(self) -> None:
+        """A server that refuses the password does not belong to this folder's secret."""
         await super().start()
-        await self._enter()
+        try:
+            connection = await asyncpg.connect(self.url())
+        except asyncpg.InvalidPasswordError:
+            raise EmbeddedError(
+                f"Postgres in {self.folder} refuses the password in {self.folder.parent / 'password'}: "
+                "restore the file from a backup, or move the data folder away to begin anew"
+            ) from None
+        await connection.close()
 
     async def prepare(self) -> None:
         if self.folder.exists():
@@ -129,13 +136,14 @@ class Postgres(Server):
         finally:
             await child.stop([Step(Signals.SIGTERM, 10), Step(Signals.SIGKILL, 5)])
         if status != 0:
-            said = [line for line in child.output.splitlines() if "error" in line] or [
-                f"exit status {status}"
-            ]
-            raise EmbeddedError(f"Postgres cannot make its folder {self.folder}: {said[0]}")
+            errors = (line for line in child.output.splitlines() if "error" in line)
+            why = next(errors, f"exit status {status}")
+            raise EmbeddedError(f"Postgres cannot make its folder {self.folder}: {why}")
 
     def _check_version(self) -> None:
-        ours = _major_version(self._binaries)
+        # The first line of the catalogue, «# PostgreSQL 18», which initdb itself goes by.
+        with (self._binaries.postgres_home / "share" / "postgres.bki").open() as catalogue:
+            ours = catalogue.readline().split()[-1]
         try:
             theirs = (self.folder / "PG_VERSION").read_text().strip()
         except OSError:
@@ -149,23 +157,6 @@ class Postgres(Server):
             f"{self.folder} {what}. Nothing was changed: restore the folder from a backup, "
             "use the engine that made it, or move it away to begin anew"
         )
-
-    async def _enter(self) -> None:
-        """A server that refuses the password does not belong to this folder's secret."""
-        try:
-            connection = await asyncpg.connect(self.url())
-        except asyncpg.InvalidPasswordError:
-            raise EmbeddedError(
-                f"Postgres in {self.folder} refuses the password in {self.folder.parent / 'password'}: "
-                "restore the file from a backup, or move the data folder away to begin anew"
-            ) from None
-        await connection.close()
-
-
-def _major_version(binaries: Binaries) -> str:
-    """The first line of the catalogue, «# PostgreSQL 18», which initdb itself goes by."""
-    with (binaries.postgres_home / "share" / "postgres.bki").open() as catalogue:
-        return catalogue.readline().split()[-1]
 
 
 def _as_seen_from_inside(folder: Path) -> str:

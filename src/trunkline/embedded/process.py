@@ -52,6 +52,7 @@ class Child:
         """Start `command` in `cwd` as `account`; the kernel sends `death_signal` if this process dies first."""
         words = [account.uid, account.gid, os.getpid(), int(death_signal), *command]
         argv = [sys.executable, "-I", "-S", str(LAUNCHER), *map(str, words)]
+        kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         with log.open("ab") as output, tempfile.TemporaryFile() as text:
             text.write(stdin)
             text.seek(0)
@@ -64,7 +65,7 @@ class Child:
                 stdin=text,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env={"PATH": os.defpath, "LC_ALL": "C", **kept},
                 start_new_session=True,
             )
         return cls(popen, log, log_start)
@@ -102,11 +103,6 @@ class Child:
                 await asyncio.wait_for(self.exited(), step.wait_s)
             except TimeoutError:
                 continue
-
-
-def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    return {"PATH": os.defpath, "LC_ALL": "C", **kept}
 
 
 def rotate(log: Path) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 from types import TracebackType
 
 from trunkline.embedded.account import choose_account
-from trunkline.embedded.binaries import find_binaries
+from trunkline.embedded.binaries import find_binaries, reachable_binaries
 from trunkline.embedded.folder import DataFolder
-from trunkline.embedded.mirror import reachable_binaries
 from trunkline.embedded.ports import LOOPBACK, free_port
 from trunkline.embedded.process import Child
 from trunkline.embedded.valkey import Valkey
