@@ -1,5 +1,7 @@
 """Settings of calls: how they are placed, and through which carriers."""
 
+from typing import ClassVar
+
 from trunkline.settings.values import AnswerUrl, HttpUrl, Rate, Seconds, Secret, Switch, Text
 from trunkline.settings.variables import Group, account_env, env, operator_env
 
@@ -78,7 +80,24 @@ class CarrierSettings(Group):
     )
 
 
-class TwilioSettings(Group):
+class AccountSettings(Group):
+    """An account of the environment is complete, or absent."""
+
+    # The fields that belong together: the account, and what proves it.
+    complete: ClassVar[tuple[str, ...]]
+
+    def proof(self) -> tuple[list[str], list[str]]:
+        """The variables of these fields that are unset, and those that are set."""
+        unset: list[str] = []
+        are_set: list[str] = []
+        for name in self.complete:
+            variable = str(type(self).model_fields[name].validation_alias)
+            (unset if getattr(self, name) is None else are_set).append(variable)
+        return unset, are_set
+
+
+class TwilioSettings(AccountSettings):
+    complete = ("account_sid", "auth_token")
     base_url: HttpUrl = account_env(
         "TWILIO_BASE_URL", "https://api.twilio.com", "The base URL of Twilio's API."
     )
@@ -95,7 +114,8 @@ class TwilioSettings(Group):
     )
 
 
-class PlivoSettings(Group):
+class PlivoSettings(AccountSettings):
+    complete = ("auth_id", "auth_token")
     base_url: HttpUrl = account_env("PLIVO_BASE_URL", "https://api.plivo.com", "The base URL of Plivo's API.")
     auth_id: Text | None = account_env("PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.")
     auth_token: Secret | None = account_env(
@@ -108,7 +128,8 @@ class PlivoSettings(Group):
     )
 
 
-class ExotelSettings(Group):
+class ExotelSettings(AccountSettings):
+    complete = ("sid", "api_key", "api_token")
     base_url: HttpUrl = account_env(
         "EXOTEL_BASE_URL",
         "https://api.exotel.com",
@@ -130,7 +151,8 @@ class ExotelSettings(Group):
     )
 
 
-class VapiSettings(Group):
+class VapiSettings(AccountSettings):
+    complete = ("api_key", "webhook_secret")
     base_url: HttpUrl = account_env("VAPI_BASE_URL", "https://api.vapi.ai", "The base URL of Vapi's API.")
     api_key: Secret | None = account_env(
         "VAPI_API_KEY", None, "The organisation's private key. Unset, Vapi is not used."

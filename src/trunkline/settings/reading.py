@@ -4,12 +4,11 @@ and what is allowed."""
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from trunkline.errors import TrunklineError
-from trunkline.settings.infrastructure import Leader
 from trunkline.settings.model import GivenValue, Settings
 from trunkline.settings.spellings import is_service_link, spellings, warnings_about
 from trunkline.settings.variables import variables_of
@@ -93,20 +92,16 @@ def _checked(
     given: dict[str, GivenValue], contradictions: Mapping[str, SettingProblem]
 ) -> tuple[Settings, list[SettingProblem]]:
     """Clashes are searched among the remaining values without the wrong ones, so that both kinds are reported."""
-    invalid = _invalid(given)
+    invalid: set[str] = set()
+    try:
+        _built(given)
+    except ValidationError as error:
+        invalid = VARIABLES.keys() & {part for problem in error.errors() for part in problem["loc"]}
     wrong = [name for name in VARIABLES if name in contradictions or name in invalid]
     settings = _built({name: value for name, value in given.items() if name not in wrong})
     problems = [contradictions.get(name) or _problem(name, given, VARIABLES[name].allowed) for name in wrong]
     fitting = (clash for clash in clashes(settings) if not any(name in wrong for name in clash.names))
     return settings, problems + [_problem(clash.names[0], given, clash.allowed) for clash in fitting]
-
-
-def _invalid(given: dict[str, GivenValue]) -> set[str]:
-    try:
-        _built(given)
-    except ValidationError as error:
-        return VARIABLES.keys() & {part for problem in error.errors() for part in problem["loc"]}
-    return set()
 
 
 def _built(given: dict[str, GivenValue]) -> Settings:
@@ -128,8 +123,7 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Clash:
+class Clash(NamedTuple):
     """Values that are valid each by itself but do not fit together. The first name is the one to change."""
 
     names: tuple[str, ...]
@@ -138,19 +132,8 @@ class Clash:
 
 def clashes(settings: Settings) -> Iterator[Clash]:
     """Values that do not fit together, or not with the carriers."""
-    yield from _of_engines(settings)
-    yield from _of_leadership(settings.leader)
-    yield from _of_carriers(settings)
-    if settings.dispatch.ahead_s > 0.1:
-        yield Clash(("DIAL_AHEAD",), "at most `100ms`: what waits longer may not be wanted any more")
-    if settings.jobs.renew_s * 2 > settings.jobs.lease_s:
-        yield Clash(("JOB_LEASE_RENEW_INTERVAL", "JOB_LEASE"), "at most half of JOB_LEASE")
-    if settings.http.port == settings.http.metrics_port != 0:
-        yield Clash(("METRICS_PORT", "HTTP_PORT"), "a port other than HTTP_PORT, or 0")
-
-
-def _of_engines(settings: Settings) -> Iterator[Clash]:
-    database, redis = settings.database, settings.redis
+    database, redis, http, leader = settings.database, settings.redis, settings.http, settings.leader
+    carrier, jobs = settings.carrier, settings.jobs
     if database.direct_url and not database.url:
         yield Clash(("DATABASE_URL", "DATABASE_DIRECT_URL"), "a URL, since DATABASE_DIRECT_URL is set")
     if database.pooler == "transaction" and not database.direct_url:
@@ -159,36 +142,25 @@ def _of_engines(settings: Settings) -> Iterator[Clash]:
     if redis.cluster and not (redis.url or "").startswith(("redis://", "rediss://")):
         names = ("REDIS_URL", "REDIS_CLUSTER")
         yield Clash(names, "a `redis://` or `rediss://` URL, since REDIS_CLUSTER is `true`")
-
-
-def _of_leadership(leader: Leader) -> Iterator[Clash]:
-    """A leader has to stop before its lease ends, and to retry more than once before it stops."""
+    # A leader has to stop before its lease ends, and to retry more than once before it stops.
     if leader.renew_deadline_s >= leader.duration_s:
         names = ("LEADER_ELECTION_RENEW_DEADLINE", "LEADER_ELECTION_DURATION")
         yield Clash(names, "less than LEADER_ELECTION_DURATION")
     if leader.retry_period_s >= leader.renew_deadline_s:
         names = ("LEADER_ELECTION_RETRY_PERIOD", "LEADER_ELECTION_RENEW_DEADLINE")
         yield Clash(names, "less than LEADER_ELECTION_RENEW_DEADLINE")
-
-
-def _of_carriers(settings: Settings) -> Iterator[Clash]:
-    carrier = settings.carrier
-    for account in _accounts(settings):
-        missing = [name for name, value in account.items() if value is None]
-        if missing and len(missing) < len(account):
-            given = [name for name, value in account.items() if value is not None]
-            parts = "both of" if len(account) == 2 else "all of"
+    for account in (settings.twilio, settings.plivo, settings.exotel, settings.vapi):
+        missing, given = account.proof()
+        if missing and given:
+            parts = "both of" if len(missing) + len(given) == 2 else "all of"
             yield Clash((*missing, *given), f"{parts} the account and what proves it, or neither")
     if not 1 <= carrier.ring_timeout_s <= 600:
         yield Clash(("RING_TIMEOUT",), "`1s` to `10m`, which is what carriers accept")
     if not 1 <= carrier.time_limit_s <= 86_400:
         yield Clash(("CALL_TIME_LIMIT",), "`1s` to `24h`, which is what carriers accept")
-
-
-def _accounts(settings: Settings) -> Iterator[dict[str, object]]:
-    """Variables that belong together: an account of the environment is complete, or absent."""
-    twilio, plivo, exotel, vapi = settings.twilio, settings.plivo, settings.exotel, settings.vapi
-    yield {"TWILIO_ACCOUNT_SID": twilio.account_sid, "TWILIO_AUTH_TOKEN": twilio.auth_token}
-    yield {"PLIVO_AUTH_ID": plivo.auth_id, "PLIVO_AUTH_TOKEN": plivo.auth_token}
-    yield {"EXOTEL_SID": exotel.sid, "EXOTEL_API_KEY": exotel.api_key, "EXOTEL_API_TOKEN": exotel.api_token}
-    yield {"VAPI_API_KEY": vapi.api_key, "VAPI_WEBHOOK_SECRET": vapi.webhook_secret}
+    if settings.dispatch.ahead_s > 0.1:
+        yield Clash(("DIAL_AHEAD",), "at most `100ms`: what waits longer may not be wanted any more")
+    if jobs.renew_s * 2 > jobs.lease_s:
+        yield Clash(("JOB_LEASE_RENEW_INTERVAL", "JOB_LEASE"), "at most half of JOB_LEASE")
+    if http.port == http.metrics_port != 0:
+        yield Clash(("METRICS_PORT", "HTTP_PORT"), "a port other than HTTP_PORT, or 0")

@@ -60,14 +60,14 @@ class Variable:
 @cache
 def variables_of(model: type[BaseModel]) -> dict[str, Variable]:
     """Every variable of a model and of its groups, in their order."""
-    found = (_variable(None, field) for field in model.model_fields.values() if field.validation_alias)
-    return {variable.name: variable for variable in (*found, *_grouped(model))}
-
-
-def _grouped(model: type[BaseModel]) -> Iterator[Variable]:
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from (_variable(name, inner) for inner in field.annotation.model_fields.values())
+    own = [_variable(None, field) for field in model.model_fields.values() if field.validation_alias]
+    grouped = [
+        _variable(name, inner)
+        for name, field in model.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        for inner in field.annotation.model_fields.values()
+    ]
+    return {variable.name: variable for variable in (*own, *grouped)}
 
 
 def _variable(group: str | None, field: FieldInfo) -> Variable:
