@@ -47,22 +47,18 @@ class HttpSurface:
         post_call: PostCall,
         maintenance: Maintenance,
     ):
-        self._runtime = runtime
-        self._ingress = ingress
-        self._router = router
-        http = runtime.settings.http
-        self._limits = ApiLimits(body=BodyRule(http.max_body_bytes, http.read_timeout_s))
-        self._view = PublicView(http.public_base_url, http.trusted_proxies, http.fallback_base_url)
-        # The hottest routes, which bound their bodies themselves.
-        self._hottest = [*self._webhooks().raw_routes(), *self._router_routes()]
+        settings, database, http = runtime.settings, runtime.database, runtime.settings.http
+        limits = ApiLimits(body=BodyRule(http.max_body_bytes, http.read_timeout_s))
+        store = Store(database, timeout_s=limits.store_timeout_s)
+        hottest, others = _raw_routes(runtime, ingress, router, post_call, store)
         self.api: FastAPI = create_api(
             ApiDeps(
-                database=runtime.database,
+                database=database,
                 clock=runtime.clock,
                 on_leads_accepted=dispatch.schedule,
-                probes=self._probes(),
+                probes=_probes(runtime),
                 render_metrics=metrics.render,
-                limits=self._limits,
+                limits=limits,
                 carriers=frozenset(CARRIERS),
                 jobs=post_call.jobs,
                 accounts=ingress.accounts,
@@ -73,86 +69,76 @@ class HttpSurface:
                     agents=dispatch.agents,
                     slots=router.slot_rule,
                     includes=control.rollout.includes,
-                    has_flag_service=runtime.settings.control.flag_provider is not None,
+                    has_flag_service=settings.control.flag_provider is not None,
                     account_pace=ingress.carriers.starts_per_s,
                     projection=partial(channels.explain, runtime.bus),
                     looks_for_dialers=True,
                 ),
                 flags=control.flags,
-                reminders=ReminderRules(
-                    maintenance.reminders.horizon_s, runtime.settings.reminders.attempts_max
-                ),
+                reminders=ReminderRules(maintenance.reminders.horizon_s, settings.reminders.attempts_max),
             ),
-            [*self._hottest, *self._raw_routes(post_call)],
+            [*hottest, *others],
         )
-        is_secure = runtime.public_base_url.startswith("https:")
-        self.console = Console(self.api, runtime.secrets, is_secure=is_secure)
-
-    def _router_routes(self) -> list[RawRoute]:
-        settings, router = self._runtime.settings, self._router
-        return RouterEndpoints(
-            router.allocator,
-            router.pods,
-            router.stream_keys,
-            router.addresses,
-            is_leader=lambda: router.manager.is_leader,
-            is_open=settings.router.is_open,
-            call_time_limit_s=settings.carrier.time_limit_s,
-        ).raw_routes()
-
-    def fast_path(self) -> FastPath:
-        """The API, with the fast path of the hottest routes before it."""
-        http = self._runtime.settings.http
-        return FastPath(
-            WriteGuard(self.api, http.write_timeout_s),
-            self.api.state.api.verifier,
-            self._hottest,
-            body=self._limits.body,
+        self.console = Console(
+            self.api, runtime.secrets, is_secure=runtime.public_base_url.startswith("https:")
         )
+        # The API, with the fast path of the hottest routes before it.
+        guarded = WriteGuard(self.api, http.write_timeout_s)
+        self.served = FastPath(guarded, self.api.state.api.verifier, hottest, body=limits.body)
 
-    def _raw_routes(self, post_call: PostCall) -> list[RawRoute]:
-        ingress, router, keys = self._ingress, self._router, self._ingress.callback_keys
-        store = Store(self._runtime.database, timeout_s=self._limits.store_timeout_s)
-        agents = AgentApi(store, router.call_keys, post_call.enrichment)
-        # Unauthenticated requests can trigger it, so it has its own, slower reading, which does not delay the
-        # webhooks'.
-        refresher = AccountRefresher(ingress.accounts.refresh, interval_s=1.0)
-        carriers = CarrierApi(
-            router.allocator,
-            router.stream_keys,
-            WebhookReader(ingress.carriers, keys, self._view, refresher),
-            self._runtime.answer_fallback,
-            self._runtime.settings.router.hold_max_s,
-        )
-        merchants = MerchantApi(store, router.bus, ingress.carriers, keys, self._runtime.public_base_url)
-        return [
-            *agents.raw_routes(),
-            *carriers.raw_routes(),
-            *merchants.raw_routes(),
-        ]
 
-    def _webhooks(self) -> WebhookRoutes:
-        runtime, ingress = self._runtime, self._ingress
-        answers = Answers(
-            Inbound(runtime.database, runtime.bus, runtime.settings.identity),
-            self._router.connector.find_stream,
-            ingress.callback_keys,
-            runtime.answer_fallback,
-            runtime.settings.router.hold_max_s,
-        )
-        reader = WebhookReader(ingress.carriers, ingress.callback_keys, self._view, ingress.refresher)
-        return WebhookRoutes(reader, answers, ingress.inbox, ingress.late_events, runtime.clock)
+def _raw_routes(
+    runtime: Runtime, ingress: Ingress, router: CallRouter, post_call: PostCall, store: Store
+) -> tuple[list[RawRoute], list[RawRoute]]:
+    """The hottest routes, webhooks and the router's endpoints, which bound their bodies themselves; and the others."""
+    settings, http = runtime.settings, runtime.settings.http
+    carriers, keys, hold_max_s = ingress.carriers, ingress.callback_keys, settings.router.hold_max_s
+    view = PublicView(http.public_base_url, http.trusted_proxies, http.fallback_base_url)
+    inbound = Inbound(runtime.database, runtime.bus, settings.identity)
+    webhooks = WebhookRoutes(
+        WebhookReader(carriers, keys, view, ingress.refresher),
+        Answers(inbound, router.connector.find_stream, keys, runtime.answer_fallback, hold_max_s),
+        ingress.inbox,
+        ingress.late_events,
+        runtime.clock,
+    )
+    endpoints = RouterEndpoints(
+        router.allocator,
+        router.pods,
+        router.stream_keys,
+        router.addresses,
+        is_leader=lambda: router.manager.is_leader,
+        is_open=settings.router.is_open,
+        call_time_limit_s=settings.carrier.time_limit_s,
+    )
+    agents = AgentApi(store, router.call_keys, post_call.enrichment)
+    # Unauthenticated requests can trigger it: its own, slower reading does not delay the webhooks'.
+    slower = AccountRefresher(ingress.accounts.refresh, interval_s=1.0)
+    of_carriers = CarrierApi(
+        router.allocator,
+        router.stream_keys,
+        WebhookReader(carriers, keys, view, slower),
+        runtime.answer_fallback,
+        hold_max_s,
+    )
+    merchants = MerchantApi(store, router.bus, carriers, keys, runtime.public_base_url)
+    return (
+        [*webhooks.raw_routes(), *endpoints.raw_routes()],
+        [*agents.raw_routes(), *of_carriers.raw_routes(), *merchants.raw_routes()],
+    )
 
-    def _probes(self) -> dict[str, HealthProbe]:
-        """A process that answers carriers stays in its load balancer while one engine answers: all processes share the
-        engines, so one engine's outage would take out all of them, and no answered call would reach its agent."""
-        answers = not {"api", "router"}.isdisjoint(self._runtime.settings.roles)
-        return {
-            "postgres": HealthProbe(self._probe_postgres, is_alternative=answers),
-            "valkey": HealthProbe(self._runtime.bus.server_time_s, is_alternative=answers),
-        }
 
-    async def _probe_postgres(self) -> None:
+def _probes(runtime: Runtime) -> dict[str, HealthProbe]:
+    """A process that answers carriers stays in its load balancer while one engine answers: all processes share the
+    engines, so one engine's outage would take out all of them, and no answered call would reach its agent."""
+
+    async def postgres() -> None:
         """It answers, and has a schema that this version runs on: a newer version may have migrated it meanwhile."""
-        async with self._runtime.database.connection() as conn:
+        async with runtime.database.connection() as conn:
             await require_schema(conn)
+
+    answers = runtime.settings.answers_calls
+    return {
+        "postgres": HealthProbe(postgres, is_alternative=answers),
+        "valkey": HealthProbe(runtime.bus.server_time_s, is_alternative=answers),
+    }

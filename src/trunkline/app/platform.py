@@ -88,18 +88,11 @@ class Platform:
         self.dispatch = Dispatch(runtime, self.ingress, self.control, self.router)
         self.post_call = PostCall(runtime, self.ingress, self.dispatch)
         self.maintenance = Maintenance(runtime, self.ingress, self.control, self.dispatch)
-        self.http = HttpSurface(
-            runtime,
-            self.ingress,
-            self.control,
-            self.router,
-            self.dispatch,
-            self.post_call,
-            self.maintenance,
-        )
+        parts = (self.ingress, self.control, self.router, self.dispatch, self.post_call, self.maintenance)
+        self.http = HttpSurface(runtime, *parts)
         self.loops_by_role = self._loops_by_role()
         self._servers = [
-            HttpServer(self.http.fast_path(), self._listeners["HTTP_PORT"], shutdown_timeout_s=5.0),
+            HttpServer(self.http.served, self._listeners["HTTP_PORT"], shutdown_timeout_s=5.0),
             HttpServer(
                 create_status(self.http.api.state.api),
                 self._listeners["METRICS_PORT"],
