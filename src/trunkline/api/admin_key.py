@@ -1,12 +1,12 @@
 """The first key, which creates all others: set by the operator, or generated for an embedded installation."""
 
-import os
 from enum import StrEnum
 from pathlib import Path
 
 from trunkline.api import key_format
 from trunkline.errors import TrunklineError
 from trunkline.model import new_id
+from trunkline.private_files import write_private
 from trunkline.schema.keys import ApiKey, NewKey
 from trunkline.store import audit, keys
 from trunkline.store.database import Database
@@ -51,7 +51,7 @@ async def ensure_admin_key(database: Database, key: str) -> AdminKeyState:
 def read_or_make_admin_key(path: Path) -> str:
     """The key in this file; if there is none, a new one in a file that only its owner can read."""
     if not path.exists():
-        _write_private(path, key_format.mint())
+        write_private(path, key_format.mint(), replaces=False)
     path.chmod(0o600)
     key = path.read_text(encoding="utf-8").strip()
     if not key_format.is_well_formed(key):
@@ -59,23 +59,6 @@ def read_or_make_admin_key(path: Path) -> str:
             f"{path} holds no valid key. Remove the file, and a new key is made at the next start."
         )
     return key
-
-
-def _write_private(path: Path, key: str) -> None:
-    """Atomically: a crash must not leave an empty file behind. The first of two writers wins."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(f"{key}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
 
 
 def _state(known: ApiKey | None) -> AdminKeyState:

@@ -25,7 +25,7 @@ from trunkline.cli.control import (
     options,
     remote_group,
 )
-from trunkline.cli.uploads import Format, bar_out, upload_file
+from trunkline.cli.uploads import Atomic, Columns, File, Form, bar_out, upload_file
 from trunkline.client.transport import Transport
 
 app = remote_group("Create, fill, start, watch and stop campaigns.")
@@ -123,16 +123,12 @@ def change(
 def upload(
     ctx: RemoteContext,
     campaign_id: CampaignId,
-    file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="CSV, JSON lines or a JSON array.")
-    ],
-    columns: Annotated[
-        list[str] | None, typer.Option("--map", help="field:column, for example phone:Mobile. Repeat it.")
-    ] = None,
+    file: File,
+    columns: Columns = None,
     others: Annotated[str, typer.Option(help="The other columns: payload, ignore or refuse.")] = "payload",
     encoding: Annotated[str, typer.Option(help="utf-8, utf-16, latin-1 or windows-1252.")] = "utf-8",
-    form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
-    atomic: Annotated[bool, typer.Option("--atomic", help="All rows or none.")] = False,
+    form: Form = None,
+    atomic: Atomic = False,
 ) -> None:
     """Upload leads from a file. Exits with status 1 if a row was refused. Safe to repeat."""
     query = [("map", pair) for pair in columns or ()]

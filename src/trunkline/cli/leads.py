@@ -11,7 +11,6 @@ trunkline leads reopen --outcome NO_AGENT --since 09:00 --reason "agents were aw
 import re
 from collections import Counter
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -28,7 +27,7 @@ from trunkline.cli.control import (
     payload_of,
     remote_group,
 )
-from trunkline.cli.uploads import Format, upload_file
+from trunkline.cli.uploads import Atomic, File, Form, upload_file
 from trunkline.client.leads import UPLOAD_TIMEOUT_S
 from trunkline.console.labels import money
 from trunkline.settings.values import parse_duration_s
@@ -294,11 +293,9 @@ def _since(text: str) -> str:
 @app.command()
 def upload(
     ctx: RemoteContext,
-    file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="CSV, JSON lines or a JSON array.")
-    ],
-    form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
-    atomic: Annotated[bool, typer.Option("--atomic", help="All rows or none.")] = False,
+    file: File,
+    form: Form = None,
+    atomic: Atomic = False,
 ) -> None:
     """Upload up to 100,000 leads from a file. Exits with status 1 if a row was refused. Safe to repeat."""
     params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}

@@ -9,19 +9,15 @@ from typing import Annotated
 import typer
 
 from trunkline.cli.control import given
-from trunkline.cli.uploads import Format, format_of
+from trunkline.cli.uploads import Columns, File, Form, format_of
 
 
 def plan(
-    file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="CSV, JSON lines or a JSON array.")
-    ],
+    file: File,
     policy: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="The calling policy, a file of JSON.")
     ] = None,
-    columns: Annotated[
-        list[str] | None, typer.Option("--map", help="field:column, for example phone:Mobile. Repeat it.")
-    ] = None,
+    columns: Columns = None,
     start: Annotated[str, typer.Option(help="When it starts, for example 2030-05-01T09:00:00-07:00.")] = "",
     end: Annotated[str, typer.Option(help="When it ends.")] = "",
     channels: Annotated[int, typer.Option(help="The maximum of concurrent calls of its numbers.")] = 10,
@@ -35,7 +31,7 @@ def plan(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Phones that are not called, one per line."),
     ] = None,
-    form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
+    form: Form = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Simulate a campaign: calls per hour, its end, and the people who would not be called. No call is placed."""

@@ -16,6 +16,7 @@ from trunkline.app import Platform
 from trunkline.cli import huge_pages
 from trunkline.embedded import Engines
 from trunkline.errors import TrunklineError
+from trunkline.private_files import write_private
 from trunkline.settings import Settings, load_settings
 from trunkline.store.migrate import Phase, migrate, what_is_left
 from trunkline.telemetry import configure_logging, configure_spans, get_logger
@@ -118,9 +119,7 @@ def _secret_key(settings: Settings) -> str:
         return ",".join(key.get_secret_value() for key in settings.secret_keys)
     path = settings.data_dir / "secret.key"
     if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(secrets.token_urlsafe(48))
+        write_private(path, secrets.token_urlsafe(48), replaces=False)
     return path.read_text(encoding="utf-8").strip()
 
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from enum import StrEnum
 from os import SEEK_END
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 from rich.console import Console
@@ -33,6 +33,14 @@ class Format(StrEnum):
 
 TYPES = {Format.CSV: "text/csv", Format.NDJSON: "application/x-ndjson", Format.JSON: "application/json"}
 _SUFFIXES = {".csv": Format.CSV, ".ndjson": Format.NDJSON, ".jsonl": Format.NDJSON, ".json": Format.JSON}
+
+
+File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="CSV, JSON lines or a JSON array.")]
+Form = Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")]
+Columns = Annotated[
+    list[str] | None, typer.Option("--map", help="field:column, for example phone:Mobile. Repeat it.")
+]
+Atomic = Annotated[bool, typer.Option("--atomic", help="All rows or none.")]
 
 
 def format_of(file: Path, given: Format | None) -> Format:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trunkline.errors import EmbeddedError
+from trunkline.private_files import write_private
 
 
 class DataFolder:
@@ -68,7 +69,7 @@ class DataFolder:
                 "restore the file, or move the folder away to begin anew"
             )
         password = secrets.token_urlsafe(24)
-        _write_private(path, password + "\n")
+        write_private(path, password)
         return password
 
     def last_port(self, engine: str) -> int | None:
@@ -80,7 +81,7 @@ class DataFolder:
         return port if isinstance(port, int) else None
 
     def announce(self, engines: dict[str, Any]) -> None:
-        _write_private(self.path / "engines.json", json.dumps(engines, indent=2) + "\n")
+        write_private(self.path / "engines.json", json.dumps(engines, indent=2))
 
     def _lock(self, lock_fd: int) -> None:
         """Children do not inherit the lock: Python opens files with close-on-exec. A run as another user would leave
@@ -101,14 +102,3 @@ class DataFolder:
             ) from None
         os.ftruncate(lock_fd, 0)
         os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Atomically, and never readable by others, not even briefly."""
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
