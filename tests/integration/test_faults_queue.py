@@ -10,7 +10,6 @@ from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.bus import schedule
 from trunkline.bus.schedule import to_ms
 from trunkline.clock import SystemClock
-from trunkline.control.controls import Stops
 from trunkline.dispatch import grants as grants_module
 from trunkline.dispatch import loader as loader_module
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
@@ -45,7 +44,7 @@ async def memory(stage: Stage) -> dict[str, object]:
 async def kill_switch(stage: Stage) -> None:
     now = await stage.dialing.now()
     control = Control(Scope.KILL_SWITCH, "", Level.PLATFORM, "stop", "me", now, now, None, 0, None, None, now)
-    stage.controls.read(now, Stops([control]))
+    stage.controls.read(now, [control])
 
 
 async def test_fault_01_under_load_the_oldest_lead_is_called_first(stage: Stage) -> None:

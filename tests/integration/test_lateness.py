@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 
 from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.bus import channels
-from trunkline.control.controls import Stops
 from trunkline.dispatch.channel_reconciler import read_configuration
 from trunkline.schema.leads import Attempt
 from trunkline.store import alarms, controls, leads, live
@@ -63,7 +62,7 @@ async def end(stage: Stage, lead: UUID) -> None:
 async def apply_stops(stage: Stage) -> None:
     """As the refresh and the reconciler do every second."""
     async with stage.database.connection() as conn:
-        stage.controls.read(await stage.dialing.now(), Stops(await controls.in_force(conn)))
+        stage.controls.read(await stage.dialing.now(), await controls.in_force(conn))
         configuration = await read_configuration(conn, stage.controls)
     await channels.configure(stage.bus, configuration)
     for member in await stage.bus.client.zrange(f"{stage.bus.projection}parked", 0, -1):

@@ -13,7 +13,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.clock import SystemClock
-from trunkline.control.controls import Controls, Stops
+from trunkline.control.controls import Controls
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.loader import Loader, Rebuilder, Refiller
@@ -29,7 +29,7 @@ NUMBER = uuid4()
 def open_controls(*in_force: Control) -> Controls:
     """A view that has been read: only what is given is stopped."""
     controls = Controls(SystemClock())
-    controls.read(datetime.now(UTC), Stops(in_force))
+    controls.read(datetime.now(UTC), in_force)
     return controls
 
 

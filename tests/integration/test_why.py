@@ -16,7 +16,7 @@ from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
-from trunkline.control.controls import Controls, Stops
+from trunkline.control.controls import Controls
 from trunkline.dispatch.gates import DOUBTS_MIN
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.rollout import DialStops
@@ -335,7 +335,7 @@ async def intended(scene: Scene, lead: UUID, *, is_left_out: bool) -> Refusal:
     """What an intent says of it."""
     view = Controls(SystemClock())
     async with scene.dialing.database.connection() as conn:
-        view.read(await scene.dialing.now(), Stops(await controls.in_force(conn)))
+        view.read(await scene.dialing.now(), await controls.in_force(conn))
     stops = DialStops(view)
 
     def stopped(*target: Any) -> str | None:

@@ -1,13 +1,14 @@
 """What is stopped, for whom and until when; and a process's view of it."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from trunkline.control.controls import STALE_AFTER_S, UNREAD, Controls, Stops, StopTarget, campaign_subject
+from trunkline.control.controls import STALE_AFTER_S, UNREAD, Controls, StopTarget, campaign_subject
 from trunkline.store.controls import Control, Level, Scope
 from trunkline.testing.clock import ManualClock
 
@@ -36,6 +37,13 @@ def control(scope: Scope, subject: str = "", **more: Any) -> Control:
     return Control(scope=scope, subject=subject, **values | more)
 
 
+def view_at(at: datetime, controls: Sequence[Control]) -> Controls:
+    """As a process sees them that reads them then."""
+    view = Controls(ManualClock())
+    view.read(at, controls)
+    return view
+
+
 CALL: StopTarget = {
     "reseller_id": "acme",
     "merchant_id": "shop",
@@ -58,7 +66,7 @@ CALL: StopTarget = {
     ],
 )
 def test_every_scope_stops_what_it_names(scope: Scope, subject: str) -> None:
-    stop = Stops([control(scope, subject)]).stopped(CALL, NOW)
+    stop = view_at(NOW, [control(scope, subject)]).stopped(**CALL)
     assert stop is not None
     assert (stop.scope, stop.subject, stop.reason, stop.until) == (scope, subject, "because", None)
 
@@ -74,23 +82,22 @@ def test_every_scope_stops_what_it_names(scope: Scope, subject: str) -> None:
     ],
 )
 def test_a_stop_of_another_subject_does_not_hold(scope: Scope, subject: str) -> None:
-    assert Stops([control(scope, subject)]).stopped(CALL, NOW) is None
+    assert view_at(NOW, [control(scope, subject)]).stopped(**CALL) is None
 
 
 def test_only_the_kill_switch_stops_sending() -> None:
     for scope in Scope:
-        killed = Stops([control(scope, "" if scope in (Scope.KILL_SWITCH, Scope.PROMOTER) else "x")]).killed(
-            NOW
-        )
+        subject = "" if scope in (Scope.KILL_SWITCH, Scope.PROMOTER) else "x"
+        killed = view_at(NOW, [control(scope, subject)]).killed()
         assert (killed is not None) == (scope is Scope.KILL_SWITCH), scope
 
 
 def test_a_stop_ends_at_its_moment_and_not_before() -> None:
-    stops = Stops([control(Scope.MERCHANT, "shop", ends_at=after(60))])
-    stop = stops.stopped(CALL, after(59.999))
+    stops = [control(Scope.MERCHANT, "shop", ends_at=after(60))]
+    stop = view_at(after(59.999), stops).stopped(**CALL)
     assert stop is not None
     assert stop.until == after(60)
-    assert stops.stopped(CALL, after(60)) is None
+    assert view_at(after(60), stops).stopped(**CALL) is None
 
 
 def test_of_two_stops_the_longer_one_is_returned() -> None:
@@ -102,7 +109,7 @@ def test_of_two_stops_the_longer_one_is_returned() -> None:
         ([long, short], after(100)),
         ([endless, long, short], None),
     ):
-        stop = Stops(stops).stopped(CALL, NOW)
+        stop = view_at(NOW, stops).stopped(**CALL)
         assert stop is not None
         assert stop.until == until
 
@@ -110,36 +117,34 @@ def test_of_two_stops_the_longer_one_is_returned() -> None:
 def test_a_stop_of_one_level_holds_after_that_of_another_ended() -> None:
     platforms = control(Scope.MERCHANT, "shop", ends_at=after(10))
     own = control(Scope.MERCHANT, "shop", set_by=Level.MERCHANT, reason="own")
-    stop = Stops([platforms, own]).stopped(CALL, after(20))
+    stop = view_at(after(20), [platforms, own]).stopped(**CALL)
     assert stop is not None
     assert stop.reason == "own"
 
 
 def test_the_share_after_a_stop_grows_over_its_ramp() -> None:
-    stops = Stops([control(Scope.MERCHANT, "shop", ends_at=after(10), ramp_s=100)])
-    shares = [stops.share(CALL, after(s)) for s in (0, 9.9, 10, 35, 60, 109, 110, 1000)]
+    stops = [control(Scope.MERCHANT, "shop", ends_at=after(10), ramp_s=100)]
+    shares = [view_at(after(s), stops).share(**CALL) for s in (0, 9.9, 10, 35, 60, 109, 110, 1000)]
     assert shares == [0, 0, 0, 0.25, 0.5, 0.99, 1, 1]
-    assert stops.stopped(CALL, after(10)) is None
+    assert view_at(after(10), stops).stopped(**CALL) is None
 
 
 def test_the_smallest_share_of_several_ramps_counts() -> None:
-    stops = Stops(
-        [
-            control(Scope.KILL_SWITCH, ends_at=NOW, ramp_s=100),
-            control(Scope.MERCHANT, "shop", ends_at=NOW, ramp_s=1000),
-        ]
-    )
-    assert stops.share(CALL, after(50)) == 0.05
-    assert stops.share({"reseller_id": "acme", "merchant_id": "another"}, after(50)) == 0.5
+    stops = [
+        control(Scope.KILL_SWITCH, ends_at=NOW, ramp_s=100),
+        control(Scope.MERCHANT, "shop", ends_at=NOW, ramp_s=1000),
+    ]
+    assert view_at(after(50), stops).share(**CALL) == 0.05
+    assert view_at(after(50), stops).share(reseller_id="acme", merchant_id="another") == 0.5
 
 
 def test_without_a_ramp_the_full_pace_is_back_at_once() -> None:
-    assert Stops([control(Scope.KILL_SWITCH, ends_at=NOW, ramp_s=0)]).share(CALL, NOW) == 1.0
+    assert view_at(NOW, [control(Scope.KILL_SWITCH, ends_at=NOW, ramp_s=0)]).share(**CALL) == 1.0
 
 
 def opened(clock: ManualClock, *controls: Control) -> Controls:
     view = Controls(clock)
-    view.read(NOW, Stops(controls))
+    view.read(NOW, controls)
     return view
 
 
@@ -147,7 +152,7 @@ def test_everything_is_stopped_until_the_controls_are_read() -> None:
     view = Controls(ManualClock())
     assert view.stopped(merchant_id="shop") == view.killed() == UNREAD
     assert view.share(merchant_id="shop") == 0.0
-    view.read(NOW, Stops())
+    view.read(NOW, ())
     assert view.stopped(merchant_id="shop") is None
     assert view.killed() is None
 
@@ -189,10 +194,10 @@ async def test_waiters_for_a_change_are_woken() -> None:
     view = Controls(ManualClock())
     waiting = [asyncio.create_task(view.changed(view.generation)) for _ in range(2)]
     await asyncio.sleep(0)
-    view.read(NOW, Stops())
+    view.read(NOW, ())
     first = {await task for task in waiting}
     assert first == {view.generation}
-    view.read(NOW, Stops([control(Scope.KILL_SWITCH)]))
+    view.read(NOW, [control(Scope.KILL_SWITCH)])
     assert await view.changed(view.generation - 1) == view.generation
 
 
@@ -200,7 +205,7 @@ def test_a_read_without_news_is_no_change() -> None:
     view = opened(ManualClock(), control(Scope.KILL_SWITCH))
     before = view.generation
     view.read(after(0.5))
-    view.read(after(1), Stops([control(Scope.KILL_SWITCH)]))
+    view.read(after(1), [control(Scope.KILL_SWITCH)])
     assert view.generation == before
 
 
@@ -215,7 +220,7 @@ def test_a_read_without_news_is_no_change() -> None:
 def test_a_changed_end_reason_or_level_of_a_stop_is_a_change(changed: dict[str, Any]) -> None:
     view = opened(ManualClock(), control(Scope.MERCHANT, "shop"))
     before = view.generation
-    view.read(NOW, Stops([control(Scope.MERCHANT, "shop", **changed)]))
+    view.read(NOW, [control(Scope.MERCHANT, "shop", **changed)])
     assert view.generation == before + 1
 
 

@@ -35,7 +35,8 @@ def only(exporter: InMemorySpanExporter) -> ReadableSpan:
 def test_without_an_endpoint_there_is_one_span_that_does_nothing() -> None:
     with span("dispatch.intent", attempt_id=1) as first:
         first.add(count=2)
-    assert span("loop.run") is first
+    with span("loop.run") as second:
+        assert second is first
 
 
 def test_a_span_carries_what_it_was_given_and_what_was_added(exporter: InMemorySpanExporter) -> None:

@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 from uuid import UUID
 
 from trunkline.clock import Clock
-from trunkline.store.controls import Control, Level, Scope
+from trunkline.store.controls import Control, Scope
 from trunkline.value import Value
 
 # After ten failed refreshes in a row the view counts as stale.
@@ -48,51 +48,6 @@ def campaign_subject(merchant_id: str, campaign_id: UUID | str) -> str:
     return f"{merchant_id}/{campaign_id}"
 
 
-class Stops:
-    """The stops that are in force. Immutable: a check is a few look-ups, whatever the number of stops."""
-
-    def __init__(self, controls: Iterable[Control] = ()):
-        self.controls = tuple(controls)
-        self._by_subject: dict[tuple[Scope, str], list[Control]] = {}
-        for control in self.controls:
-            self._by_subject.setdefault((control.scope, control.subject), []).append(control)
-
-    def killed(self, now: datetime) -> Suspension | None:
-        """The kill switch, if it is on. Then nothing is sent either."""
-        return self._strongest([(Scope.KILL_SWITCH, "")], now)
-
-    def stopped(self, target: StopTarget, now: datetime) -> Suspension | None:
-        """The stop that lasts longest of those that hold for the target."""
-        return self._strongest(_keys(target), now)
-
-    def share(self, target: StopTarget, now: datetime) -> float:
-        """The share of its usual starts that the target may make: 0 while stopped, less than 1 while ramping up."""
-        if not self._by_subject:
-            return 1.0
-        return min((control.share(now) for control in self._found(_keys(target))), default=1.0)
-
-    def fingerprint(self, now: datetime) -> frozenset[tuple[Scope, str, Level, str, datetime]]:
-        """All controls that stop or ramp up. Equal fingerprints mean that nothing has changed."""
-        return frozenset(
-            (control.scope, control.subject, control.set_by, control.phase(now), control.changed_at)
-            for control in self.controls
-            if control.phase(now) != "over"
-        )
-
-    def _strongest(self, keys: Iterable[tuple[Scope, str]], now: datetime) -> Suspension | None:
-        if not self._by_subject:
-            return None
-        stops = [c for c in self._found(keys) if c.phase(now) == "stopped"]
-        if not stops:
-            return None
-        longest = max(stops, key=lambda control: control.ends_at or _FOREVER)
-        return Suspension(longest.scope, longest.subject, longest.reason, longest.ends_at)
-
-    def _found(self, keys: Iterable[tuple[Scope, str]]) -> Iterator[Control]:
-        for key in keys:
-            yield from self._by_subject.get(key, ())
-
-
 def _keys(target: StopTarget) -> Iterator[tuple[Scope, str]]:
     yield Scope.KILL_SWITCH, ""
     yield Scope.PROMOTER, ""
@@ -114,7 +69,10 @@ UNREAD = Suspension("unread", "", "The controls have not been read yet.", None)
 class Controls:
     def __init__(self, clock: Clock):
         self._clock = clock
-        self._stops = Stops()
+        # All controls that stop or ramp up, for the matcher's scripts; and by scope and subject: a check is a few
+        # look-ups, whatever the number of stops.
+        self.in_force: tuple[Control, ...] = ()
+        self._by_subject: dict[tuple[Scope, str], list[Control]] = {}
         self._closed: Suspension | None = UNREAD
         self._read_at_s = clock.boottime_s()
         # Postgres' time in its last reply. Counting on from there can only be late: no stop ends early.
@@ -124,21 +82,34 @@ class Controls:
         self._changed = asyncio.Event()
 
     def stopped(self, **target: Unpack[StopTarget]) -> Suspension | None:
-        """Why this target may not start now. Without arguments: why nothing may."""
-        return self._closed or self._stops.stopped(target, self.now())
+        """Why this target may not start now: of the stops that hold for it the one that lasts longest. Without
+        arguments: why nothing may."""
+        return self._strongest(_keys(target))
 
     def killed(self) -> Suspension | None:
-        """Why nothing may be sent now. Call it before every single send."""
-        return self._closed or self._stops.killed(self.now())
+        """Why nothing may be sent now: the kill switch. Call it before every single send."""
+        return self._strongest([(Scope.KILL_SWITCH, "")])
 
     def share(self, **target: Unpack[StopTarget]) -> float:
         """The share of its usual starts that this target may make: 0 while stopped, then ramping up to 1."""
-        return 0.0 if self._closed else self._stops.share(target, self.now())
+        if self._closed:
+            return 0.0
+        if not self._by_subject:
+            return 1.0
+        now = self.now()
+        found = (control for key in _keys(target) for control in self._by_subject.get(key, ()))
+        return min((control.share(now) for control in found), default=1.0)
 
-    @property
-    def in_force(self) -> tuple[Control, ...]:
-        """All controls that stop or ramp up, for the matcher's scripts."""
-        return self._stops.controls
+    def _strongest(self, keys: Iterable[tuple[Scope, str]]) -> Suspension | None:
+        if self._closed or not self._by_subject:
+            return self._closed
+        now = self.now()
+        found = (control for key in keys for control in self._by_subject.get(key, ()))
+        stops = [control for control in found if control.phase(now) == "stopped"]
+        if not stops:
+            return None
+        longest = max(stops, key=lambda control: control.ends_at or _FOREVER)
+        return Suspension(longest.scope, longest.subject, longest.reason, longest.ends_at)
 
     @property
     def closed(self) -> Suspension | None:
@@ -165,11 +136,14 @@ class Controls:
     def is_stale(self) -> bool:
         return self.age_s > STALE_AFTER_S
 
-    def read(self, postgres_now: datetime, stops: Stops | None = None) -> None:
-        """Take over Postgres' reply: its time, and new stops, or None if they did not change."""
+    def read(self, postgres_now: datetime, in_force: Iterable[Control] | None = None) -> None:
+        """Take over Postgres' reply: its time, and the controls, or None if they did not change."""
         self._postgres_now = postgres_now
         self._read_at_s = self._clock.boottime_s()
-        self._stops = self._stops if stops is None else stops
+        if in_force is not None:
+            self.in_force, self._by_subject = tuple(in_force), {}
+            for control in self.in_force:
+                self._by_subject.setdefault((control.scope, control.subject), []).append(control)
         self._closed = None
         self._announce()
 
@@ -184,7 +158,12 @@ class Controls:
         return self._postgres_now + timedelta(seconds=self.age_s)
 
     def _announce(self) -> None:
-        fingerprint: object = self._closed or self._stops.fingerprint(self.now())
+        """Wake those that wait for a change: of the controls that stop or ramp up, or of the view itself."""
+        fingerprint: object = self._closed or frozenset(
+            (control.scope, control.subject, control.set_by, phase, control.changed_at)
+            for control in self.in_force
+            if (phase := control.phase(self.now())) != "over"
+        )
         if fingerprint == self._fingerprint:
             return
         self._fingerprint = fingerprint

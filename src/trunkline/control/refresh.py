@@ -7,7 +7,7 @@ force everywhere within a second, and a thousand polls cost a thousand reads of 
 import asyncio
 
 from trunkline.control.continuity import Guardian
-from trunkline.control.controls import Controls, Stops
+from trunkline.control.controls import Controls
 from trunkline.control.flags import FlagBoard
 from trunkline.loops.base import Loop
 from trunkline.store import controls as store_controls
@@ -71,10 +71,10 @@ class ControlRefresh(Loop):
             self._controls.read(poll.now)
             return False
         async with self._database.connection() as conn:
-            stops = Stops(await store_controls.in_force(conn))
-        self._controls.read(poll.now, stops)
+            in_force = await store_controls.in_force(conn)
+        self._controls.read(poll.now, in_force)
         self._controls_version = poll.controls_version
-        log.info("controls.changed", version=poll.controls_version, in_force=len(stops.controls))
+        log.info("controls.changed", version=poll.controls_version, in_force=len(in_force))
         return True
 
     async def _read_flags(self, poll: Poll) -> bool:

@@ -17,7 +17,7 @@ them (`free_dead`).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -89,10 +89,11 @@ class ChannelReconciler(Loop):
             config = await read_configuration(conn, self._controls, self._rollout)
             stored = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
-        self._remember(projected, stored, now_ms)
+        self._running_since_ms = min(self._running_since_ms, now_ms)
+        projected_ids = {holder.attempt_id for holder in projected}
+        self._intended = (self._intended | {holder.attempt_id for holder in stored}) & projected_ids
         changed = await channels.configure(self._bus, config)
         # Only those that Valkey lacks: a call that ended after Postgres was read must not get its channel back.
-        projected_ids = {holder.attempt_id for holder in projected}
         written = await channels.hold(self._bus, [h for h in stored if h.attempt_id not in projected_ids])
         mended = await self._mend(config.numbers, stored, recounts=calls != channels.calls_of(projected))
         dead = self._dead(projected, stored, now_ms)
@@ -108,9 +109,8 @@ class ChannelReconciler(Loop):
     async def _mend(self, numbers: Sequence[NumberLimit], stored: Sequence[Holder], *, recounts: bool) -> int:
         """The next page of numbers; after the last one it begins anew."""
         page = numbers[self._mend_cursor : self._mend_cursor + NUMBERS_PER_RUN]
-        self._mend_cursor = (
-            self._mend_cursor + len(page) if self._mend_cursor + len(page) < len(numbers) else 0
-        )
+        after = self._mend_cursor + len(page)
+        self._mend_cursor = after if after < len(numbers) else 0
         return await channels.mend(self._bus, [n.number_id for n in page], stored, recounts=recounts)
 
     async def wait(self) -> None:
@@ -130,11 +130,6 @@ class ChannelReconciler(Loop):
         log.warning("channels.freed_by_hand", freed=freed)
         return freed
 
-    def _remember(self, projected: Sequence[Holder], stored: Sequence[Holder], now_ms: float) -> None:
-        self._running_since_ms = min(self._running_since_ms, now_ms)
-        self._intended |= {holder.attempt_id for holder in stored}
-        self._intended &= {holder.attempt_id for holder in projected}
-
     def _dead(self, projected: Sequence[Holder], stored: Sequence[Holder], now_ms: float) -> list[Holder]:
         true_ids = {holder.attempt_id for holder in stored}
         oldest_ms = now_ms - self._grant_ttl_s * 1000
@@ -147,7 +142,12 @@ class ChannelReconciler(Loop):
             return dead
         async with self._database.connection() as conn:
             ended = await store_schedule.known_attempts(conn, [h.attempt_id for h in dead])
-        certain = [h for h in dead if h.attempt_id in ended or self._was_never_intended(h)]
+        never_intended = {
+            h.attempt_id
+            for h in dead
+            if h.granted_ms > self._running_since_ms and h.attempt_id not in self._intended
+        }
+        certain = [h for h in dead if h.attempt_id in ended or h.attempt_id in never_intended]
         unconfirmed = len(dead) - len(certain)
         if not is_mass_free(unconfirmed, held):
             return dead
@@ -156,9 +156,6 @@ class ChannelReconciler(Loop):
         detail = {"unconfirmed": unconfirmed, "held": held}
         await raise_alarm(self._database, "mass_free_breaker", self.name, detail)
         return certain
-
-    def _was_never_intended(self, holder: Holder) -> bool:
-        return holder.granted_ms > self._running_since_ms and holder.attempt_id not in self._intended
 
     async def _give_back(self, dead: Sequence[Holder]) -> int:
         """Their leads return to the schedule if they are still to be called in Postgres."""
@@ -191,21 +188,18 @@ async def read_configuration(
 ) -> Configuration:
     numbers = await store_schedule.numbers(conn)
     left_out = await rollout.left_out(conn) if rollout else ()
+    configs = await store_schedule.merchant_tiers(conn)
+    own_tiers = {merchant: own_tier(merchant, config) for merchant, config in configs.items()}
     return Configuration(
         numbers=tuple(_allowed(limit, carrier, controls) for limit, carrier in numbers),
         weights=await store_schedule.weights(conn),
         caps=await store_schedule.caps(conn),
         stops={f"m/{merchant}": LEFT_OUT for merchant in left_out} | stops(controls),
-        tiers=_own_tiers(await store_schedule.merchant_tiers(conn)),
+        tiers={merchant: tier for merchant, tier in own_tiers.items() if tier and tier not in COMMON},
         ungated=frozenset(await store_schedule.ungated(conn)),
         overdialled=frozenset(await store_schedule.overdialled(conn)),
         cooling=await cooldowns.resting(conn),
     )
-
-
-def _own_tiers(configs: Mapping[str, str]) -> dict[str, str]:
-    own = {merchant: own_tier(merchant, config) for merchant, config in configs.items()}
-    return {merchant: tier for merchant, tier in own.items() if tier and tier not in COMMON}
 
 
 def stops(controls: Controls) -> dict[str, str]:

@@ -108,21 +108,21 @@ class Checker(Loop):
         """Check the attempts that are due. Returns how many. One slow account delays no other."""
         async with self._database.connection() as conn:
             due = await attempts.claim_checks(conn, limit=BATCH, lease_s=LEASE_S, not_of=self._running)
-        for account, checks in _by_account(due).items():
+        by_account: dict[AccountName, list[AttemptCheck]] = defaultdict(list)
+        for check in due:
+            by_account[check.carrier, check.account].append(check)
+        for account, checks in by_account.items():
             self._running[account] = asyncio.create_task(self._check_all(checks), name="checker.looks")
         if self._running:
             await asyncio.wait(self._running.values(), timeout=ROUND_TIMEOUT_S)
-        self._collect()
+        over = [account for account, task in self._running.items() if task.done()]
+        for task in [self._running.pop(account) for account in over]:
+            task.result()
         return len(due)
 
     async def drain(self) -> None:
         """Until no carrier is being queried any more."""
         await asyncio.gather(*self._running.values(), return_exceptions=True)
-
-    def _collect(self) -> None:
-        over = [account for account, task in self._running.items() if task.done()]
-        for task in [self._running.pop(account) for account in over]:
-            task.result()
 
     async def _check_all(self, checks: Sequence[AttemptCheck]) -> None:
         semaphore = asyncio.Semaphore(CONCURRENCY)
@@ -139,31 +139,29 @@ class Checker(Loop):
                 await self._check(check)
 
     async def _check(self, check: AttemptCheck) -> None:
-        match next_step(check.state, check.age_s, check.doubt_checks, self._limits, self._list_lag_s(check)):
+        # 0 for an account whose list cannot be read at all: nothing is concluded from it.
+        carrier = self._carriers.find(check.carrier, check.account)
+        list_lag_s = carrier.limits.list_lag_s if carrier else 0.0
+        match next_step(check.state, check.age_s, check.doubt_checks, self._limits, list_lag_s):
             case Wait(seconds=seconds):
                 await self._reschedule(check, seconds)
             case MarkInDoubt():
-                await self._doubt(check)
+                async with self._database.connection() as conn:
+                    if await attempts.mark_in_doubt(conn, [check.id]):
+                        log.error("attempt.in_doubt", reason="no_reply")
             case QueryList(final=final):
                 await self._search_list(check, final)
             case QueryCall():
                 await self._look_up_call(check)
             case FreeChannel():
-                await self._free_channel(check)
-
-    def _list_lag_s(self, check: AttemptCheck) -> float:
-        """0 for an account whose list cannot be read at all: nothing is concluded from it."""
-        carrier = self._carriers.find(check.carrier, check.account)
-        return carrier.limits.list_lag_s if carrier else 0.0
+                async with self._database.transaction() as tx:
+                    freed = await attempts.free_channel(tx, check.id)
+                if freed:
+                    await self._settler.publish(Settlement(freed=[check.id]))
 
     async def _reschedule(self, check: AttemptCheck, seconds: float, *, doubted: bool = False) -> None:
         async with self._database.connection() as conn:
             await attempts.check_later(conn, {check.id: seconds}, doubted=doubted)
-
-    async def _doubt(self, check: AttemptCheck) -> None:
-        async with self._database.connection() as conn:
-            if await attempts.mark_in_doubt(conn, [check.id]):
-                log.error("attempt.in_doubt", reason="no_reply")
 
     async def _search_list(self, check: AttemptCheck, final: bool) -> None:
         candidates = await self._candidates(check)
@@ -190,7 +188,10 @@ class Checker(Loop):
             return None
         async with self._database.connection() as conn:
             known = await attempts.known_call_ids(conn, check.carrier, [call.call_id for call in listed])
-        return _ours(check, [call for call in listed if call.call_id not in known])
+        unclaimed = [call for call in listed if call.call_id not in known]
+        # A call with our tag is ours alone, and one with another tag is not. Most carriers keep no tag.
+        tagged = [call for call in unclaimed if call.attempt_id == check.id]
+        return tagged or [call for call in unclaimed if call.attempt_id is None]
 
     async def _look_up_call(self, check: AttemptCheck) -> None:
         """A call without an end webhook is closed only after a query to the carrier."""
@@ -255,37 +256,15 @@ class Checker(Loop):
                 await self._append(check, call)
                 return "found"
             case []:
-                return await self._settle_absent(check)
+                async with self._database.transaction() as tx:
+                    await attempts.lock(tx, [check.id])
+                    is_absent = await attempts.mark_absent(tx, check.id)
+                if is_absent:
+                    log.warning("attempt.absent_when_queried_again", attempt_id=str(check.id))
+                    await self._settler.publish(Settlement(freed=[check.id]))
+                return "settled"
             case _:
                 return "unknown"
-
-    async def _settle_absent(self, check: AttemptCheck) -> Resolution:
-        async with self._database.transaction() as tx:
-            await attempts.lock(tx, [check.id])
-            is_absent = await attempts.mark_absent(tx, check.id)
-        if is_absent:
-            log.warning("attempt.absent_when_queried_again", attempt_id=str(check.id))
-            await self._settler.publish(Settlement(freed=[check.id]))
-        return "settled"
-
-    async def _free_channel(self, check: AttemptCheck) -> None:
-        async with self._database.transaction() as tx:
-            freed = await attempts.free_channel(tx, check.id)
-        if freed:
-            await self._settler.publish(Settlement(freed=[check.id]))
-
-
-def _by_account(due: Sequence[AttemptCheck]) -> dict[AccountName, list[AttemptCheck]]:
-    groups: dict[AccountName, list[AttemptCheck]] = defaultdict(list)
-    for check in due:
-        groups[check.carrier, check.account].append(check)
-    return groups
-
-
-def _ours(check: AttemptCheck, unclaimed: Sequence[CallView]) -> list[CallView]:
-    """A call with our tag is ours alone, and one with another tag is not. Most carriers keep no tag."""
-    tagged = [call for call in unclaimed if call.attempt_id == check.id]
-    return tagged or [call for call in unclaimed if call.attempt_id is None]
 
 
 def _unknown(reason: str, attempt: Attempt, retries: Retries) -> LeadDecision:

@@ -121,7 +121,17 @@ class PostgresFallback:
             if await leaders.acquire(conn, LEASE, self._holder, LEASE_S) is None:
                 return None
         now_s = time.monotonic()
-        self._forget(now_s)
+        # Without deferrals that ended as long ago as they lasted, and grants whose refusal can no longer come.
+        self._deferrals = {
+            blocked: deferral
+            for blocked, deferral in self._deferrals.items()
+            if deferral.until_s + deferral.length_s > now_s
+        }
+        self._granted = {
+            attempt_id: (flow, since_s)
+            for attempt_id, (flow, since_s) in self._granted.items()
+            if now_s - since_s < GRANT_TTL_S
+        }
         async with database.transaction() as tx:
             picked = await self._walk.grants(tx, limit, self._skips(now_s, left_out))
         self._granted |= {grant.attempt_id: (flow, now_s) for grant, flow in picked}
@@ -133,32 +143,17 @@ class PostgresFallback:
         for grant, refusal in refused.items():
             flow, _ = self._granted.pop(grant.attempt_id, (None, 0.0))
             for blocked in _blocked(grant, refusal, flow):
-                self._deferrals[blocked] = _next_deferral(grant, refusal, earlier.get(blocked), now_s)
-            if flow is not None:
-                self._defer_behind_flow(grant.lead_id, flow)
-
-    def _defer_behind_flow(self, lead_id: UUID, flow: Flow) -> None:
-        """A lead waits longer than its flow, or it would be the flow's first again, and those behind it never."""
-        lead_deferral, flow_deferral = (
-            self._deferrals.get((Blocks.LEAD, lead_id)),
-            self._deferrals.get((Blocks.FLOW, flow)),
-        )
-        if lead_deferral is not None and flow_deferral is not None:
-            until_s = max(lead_deferral.until_s, flow_deferral.until_s + DEFER_MIN_S)
-            self._deferrals[Blocks.LEAD, lead_id] = _Deferral(until_s, lead_deferral.length_s)
-
-    def _forget(self, now_s: float) -> None:
-        """Drops deferrals that ended as long ago as they lasted, and grants whose refusal can no longer come."""
-        self._deferrals = {
-            blocked: deferral
-            for blocked, deferral in self._deferrals.items()
-            if deferral.until_s + deferral.length_s > now_s
-        }
-        self._granted = {
-            attempt_id: (flow, since_s)
-            for attempt_id, (flow, since_s) in self._granted.items()
-            if now_s - since_s < GRANT_TTL_S
-        }
+                # Twice as long as the last time, if that was recent.
+                last, lengthens = earlier.get(blocked), refusal.reason not in NOT_LENGTHENING
+                least_s = 2 * last.length_s if last is not None and lengthens else 0.0
+                length_s = min(DEFER_MAX_S, max(_seconds(grant, refusal), least_s))
+                self._deferrals[blocked] = _Deferral(now_s + length_s, length_s)
+            lead_deferral = self._deferrals.get((Blocks.LEAD, grant.lead_id))
+            flow_deferral = self._deferrals.get((Blocks.FLOW, flow)) if flow else None
+            if lead_deferral is not None and flow_deferral is not None:
+                # A lead waits longer than its flow, or it would be the flow's first again, and those behind it never.
+                until_s = max(lead_deferral.until_s, flow_deferral.until_s + DEFER_MIN_S)
+                self._deferrals[Blocks.LEAD, grant.lead_id] = _Deferral(until_s, lead_deferral.length_s)
 
     def _skips(self, now_s: float, left_out: Sequence[AccountName]) -> Skips:
         waiting = [blocked for blocked, deferral in self._deferrals.items() if deferral.until_s > now_s]
@@ -181,13 +176,6 @@ def portion(capacity: int, starts_per_s: int, since_s: float) -> int:
     that the rate holds."""
     usual = math.ceil(starts_per_s / CLAIMS_PER_S)
     return min(capacity, max(usual, math.floor(starts_per_s * min(since_s, 1.0))))
-
-
-def _next_deferral(grant: Grant, refusal: Refusal, earlier: _Deferral | None, now_s: float) -> _Deferral:
-    """Twice as long as the last time, if that was recent."""
-    least_s = 2 * earlier.length_s if earlier is not None and refusal.reason not in NOT_LENGTHENING else 0.0
-    length_s = min(DEFER_MAX_S, max(_seconds(grant, refusal), least_s))
-    return _Deferral(now_s + length_s, length_s)
 
 
 def _blocked(grant: Grant, refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:

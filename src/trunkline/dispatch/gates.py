@@ -203,8 +203,12 @@ def judge(case: Case, stopped: Stopped) -> Iterator[Refusal]:
     if not policy.permits(lead.phone):
         finish = Finish(Outcome.INVALID_PHONE, "DESTINATION_NOT_ALLOWED")
         yield Refusal(RefusalReason.DESTINATION, finish=finish)
-    if closed := window(policy.opening(lead.phone, lead.timezone, case.earliest_at), case.earliest_at):
-        yield closed
+    # A closed window gives the lead a new due time; one that never opens ends it.
+    opening = policy.opening(lead.phone, lead.timezone, case.earliest_at)
+    if opening is None:
+        yield NEVER_OPENS
+    elif opening.opens_at > case.earliest_at:
+        yield closed_until(opening)
     if policy.prechecks and lead.passed_checks != policy.checks_hash:
         yield Refusal(RefusalReason.PRECHECK, subject="needed")
 
@@ -212,13 +216,6 @@ def judge(case: Case, stopped: Stopped) -> Iterator[Refusal]:
 NEVER_OPENS = Refusal(
     RefusalReason.WINDOW, subject="never_opens", finish=Finish(Outcome.NO_CONFIG, "WINDOW_NEVER_OPENS")
 )
-
-
-def window(opening: Opening | None, at: datetime) -> Refusal | None:
-    """A window that is closed then gives the lead a new due time; one that never opens ends it."""
-    if opening is None:
-        return NEVER_OPENS
-    return None if opening.opens_at <= at else closed_until(opening)
 
 
 def closed_until(opening: Opening) -> Refusal:
@@ -455,7 +452,7 @@ class CountedLimits:
             payload=lead.payload,
             attempt_no=lead.attempt_count + 1,
             slot=agent if isinstance(agent, Slot) else None,
-            ring_min_s=case.policy.ring_min_s(lead.phone),
+            ring_min_s=case.policy.ring_min_s(lead.phone) if case.policy.packs else 0,
             ready_at=ready_at,
             number_id=number.id,
             is_probe=bool(probes),

@@ -61,7 +61,11 @@ class Inbound:
         async with self._database.transaction() as tx:
             result, holder = await self._decide(tx, arrival)
         if holder is not None:
-            await self._publish(holder)
+            try:
+                await epoch.ensure(self._bus)
+                await channels.hold(self._bus, [holder])
+            except BusUnavailable as error:
+                log.warning("inbound.bus_unavailable", error=str(error))
         label = result.reason if isinstance(result, Turned) else "TAKEN"
         metrics.INBOUND_CALLS.labels(carrier, label).inc()
         return result
@@ -87,13 +91,6 @@ class Inbound:
             return _turned(number, reason), None
         taken = Taken(arrival.attempt_id, number.merchant_id)
         return taken, Holder(arrival.attempt_id, number.id, channel_no)
-
-    async def _publish(self, holder: Holder) -> None:
-        try:
-            await epoch.ensure(self._bus)
-            await channels.hold(self._bus, [holder])
-        except BusUnavailable as error:
-            log.warning("inbound.bus_unavailable", error=str(error))
 
 
 def _refusal(number: RungNumber, from_: str) -> Reason | None:

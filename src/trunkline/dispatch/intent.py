@@ -253,7 +253,8 @@ class IntentBatch:
                 names.add(("merchant", lead.merchant_id))
             if terms is not None:
                 names.update(("overdial", group) for group in terms.groups)
-        return await dispatch.count(tx, questions(self._cases), _lock_keys(names))
+        lock_keys = _lock_keys(names)
+        return await dispatch.count(tx, questions(self._cases), lock_keys)
 
     def _judge(self, counts: LimitCounts) -> None:
         cases, self._cases = self._cases, []

@@ -12,7 +12,6 @@ Beside it the checker checks single attempts: those in doubt, and those that thi
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
 from uuid import UUID
 
 from msgspec.structs import asdict
@@ -23,6 +22,7 @@ from trunkline.loops.base import Loop
 from trunkline.mailbox.inbox import Inbox
 from trunkline.states import AttemptState
 from trunkline.store import live_calls
+from trunkline.store.attempts import AttemptCheck
 from trunkline.store.database import Database
 from trunkline.store.live_calls import LiveCall
 from trunkline.store.mailboxes import NewEvent
@@ -237,17 +237,7 @@ async def append(inbox: Inbox, attempt_id: UUID, call: CallView, now: datetime) 
     await inbox.append(event_of(attempt_id, call, call.ended_at or call.started_at or now))
 
 
-class SentCall(Protocol):
-    """A call with the id that its carrier returned."""
-
-    @property
-    def to_phone(self) -> str: ...
-
-    @property
-    def from_phone(self) -> str: ...
-
-
-def looked_up(call: SentCall, call_id: str, found: LookUpResult) -> CallView | None:
+def looked_up(call: LiveCall | AttemptCheck, call_id: str, found: LookUpResult) -> CallView | None:
     """The carrier's view of a call that was looked up by its id; None: the carrier cannot tell."""
     match found:
         case CallView():

@@ -211,7 +211,7 @@ class Overdialling:
         self, tx: Connection, groups: Sequence[str], persons: Sequence[Case], overdialled: Overdialled
     ) -> None:
         callers = {group: {tier: self._rule.callers_of(tier) for tier in tiers_of(group)} for group in groups}
-        counted = await dispatch.count_overdialled(
+        groups_counted, abandoned = await dispatch.count_overdialled(
             tx, callers, self._rule.silence_s, [(case.lead.merchant_id, case.lead.phone) for case in persons]
         )
         overdialled.headrooms = {
@@ -221,12 +221,12 @@ class Overdialling:
                 each.abandon_max,
                 self._waiters_until_s.get(group, float("-inf")) > time.monotonic(),
             )
-            for group, each in counted.groups.items()
+            for group, each in groups_counted.items()
         }
         overdialled.reserved_only = {
             case.grant.attempt_id
             for case in persons
-            if case.lead.no_agent_count > 0 or (case.lead.merchant_id, case.lead.phone) in counted.abandoned
+            if case.lead.no_agent_count > 0 or (case.lead.merchant_id, case.lead.phone) in abandoned
         }
 
     async def _pick(

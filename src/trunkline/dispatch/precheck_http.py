@@ -76,7 +76,17 @@ async def _run_check(outgoing: Outgoing, check: HttpCheck, lead: PrecheckLead) -
 
 
 async def _request_once(outgoing: Outgoing, check: HttpCheck, lead: PrecheckLead) -> PrecheckReply:
-    url, body = _request(check, lead)
+    fields: dict[str, str | int] = {
+        "lead_id": str(lead.id),
+        "request_id": lead.request_id,
+        "merchant_id": lead.merchant_id,
+        "phone": lead.phone,
+        "attempt": lead.attempt_count + 1,
+    }
+    if check.method == "GET":
+        url, body = str(URL(check.url).update_query(fields)), None
+    else:
+        url, body = check.url, msgspec.json.encode({**fields, "payload": lead.payload})
     try:
         async with (
             asyncio.timeout(check.timeout_s),
@@ -95,19 +105,6 @@ async def _request_once(outgoing: Outgoing, check: HttpCheck, lead: PrecheckLead
         if was_refused(error):
             return NoReply("address_refused", is_final=True)
         return NoReply("timeout" if isinstance(error, TimeoutError) else "not_reached")
-
-
-def _request(check: HttpCheck, lead: PrecheckLead) -> tuple[str, bytes | None]:
-    fields: dict[str, str | int] = {
-        "lead_id": str(lead.id),
-        "request_id": lead.request_id,
-        "merchant_id": lead.merchant_id,
-        "phone": lead.phone,
-        "attempt": lead.attempt_count + 1,
-    }
-    if check.method == "GET":
-        return str(URL(check.url).update_query(fields)), None
-    return check.url, msgspec.json.encode({**fields, "payload": lead.payload})
 
 
 def _decoded(raw: bytes) -> Any:

@@ -84,7 +84,7 @@ class Prechecks:
 
     async def run_ahead(self, lead_ids: Sequence[UUID]) -> list[PrecheckVerdict]:
         """For leads that will be granted soon. Those that have a fresh pass, or need none, cost one read."""
-        return list(await self._check_leads(lead_ids, fresh_for_s=RENEW_BELOW_S))
+        return await self._check_leads(lead_ids, fresh_for_s=RENEW_BELOW_S)
 
     async def ask(self, lead_id: UUID) -> PrecheckVerdict:
         """For one lead whose channel is held meanwhile."""
@@ -95,7 +95,7 @@ class Prechecks:
 
     async def _check_leads(
         self, lead_ids: Sequence[UUID], *, fresh_for_s: float, waiting_max: float = float("inf")
-    ) -> Sequence[PrecheckVerdict]:
+    ) -> list[PrecheckVerdict]:
         async with self._database.connection() as conn:
             leads = await prechecks.waiting(conn, lead_ids, fresh_for_s=fresh_for_s)
             policies = await self._policies.of(conn, leads)
@@ -111,13 +111,15 @@ class Prechecks:
     ) -> PrecheckVerdict:
         if not policy.prechecks or lead.passed_checks == policy.checks_hash:
             return Skipped(lead.id, "not_needed")
-        if self._concurrency.is_pending(lead.id):
+        if lead.id in self._concurrency.leads:
             return Skipped(lead.id, "being_asked")
-        if self._concurrency.pending(lead.merchant_id) >= waiting_max:
+        if self._concurrency.pending[lead.merchant_id] >= waiting_max:
             return Skipped(lead.id, NO_ROOM)
         async with self._concurrency.turn(lead.id, lead.merchant_id, hosts_of(policy.prechecks)):
             async with self._database.connection() as conn:
-                lease = {lead.id: (policy.checks_hash, _lease_s(policy))}
+                # Longer than all tries of all checks can take.
+                tries_s = [(check.timeout_s + 2.0) * (check.retries + 1) for check in policy.prechecks]
+                lease = {lead.id: (policy.checks_hash, sum(tries_s) + 5.0)}
                 claimed = await prechecks.claim(conn, lease, fresh_for_s=fresh_for_s)
             if lead.id not in claimed:
                 return Skipped(lead.id, "being_asked")
@@ -165,11 +167,6 @@ class Prechecks:
             return replace(refusal, moved=moved.get(lead.id))
 
 
-def _lease_s(policy: Effective) -> float:
-    """Longer than all tries of all checks can take."""
-    return sum((check.timeout_s + 2.0) * (check.retries + 1) for check in policy.prechecks) + 5.0
-
-
 class PrecheckConcurrency:
     """Limits of concurrent pre-checks: only leads of the same merchant wait for a tenant's slow system. A lead that
     waits for its turn is not claimed yet, so no lease expires in a queue."""
@@ -177,22 +174,15 @@ class PrecheckConcurrency:
     def __init__(self) -> None:
         self._merchants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._leads: set[UUID] = set()
-        self._pending: Counter[str] = Counter()
-
-    def is_pending(self, lead_id: UUID) -> bool:
-        """Whether a check of this lead is running, or waiting for its turn."""
-        return lead_id in self._leads
-
-    def pending(self, merchant_id: str) -> int:
-        """How many leads of a merchant are running or waiting."""
-        return self._pending[merchant_id]
+        # Leads whose check is running or waiting for its turn, and how many there are of a merchant.
+        self.leads: set[UUID] = set()
+        self.pending: Counter[str] = Counter()
 
     @asynccontextmanager
     async def turn(self, lead_id: UUID, merchant_id: str, hosts: Iterable[str]) -> AsyncIterator[None]:
         """Wait for a turn. Merchants first, then hosts by name: one order, so there is no deadlock."""
-        self._leads.add(lead_id)
-        self._pending[merchant_id] += 1
+        self.leads.add(lead_id)
+        self.pending[merchant_id] += 1
         try:
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(
@@ -202,10 +192,10 @@ class PrecheckConcurrency:
                     await stack.enter_async_context(_limit(self._hosts, host, CONCURRENCY_PER_HOST))
                 yield
         finally:
-            self._leads.discard(lead_id)
-            self._pending[merchant_id] -= 1
-            if not self._pending[merchant_id]:
-                del self._pending[merchant_id]
+            self.leads.discard(lead_id)
+            self.pending[merchant_id] -= 1
+            if not self.pending[merchant_id]:
+                del self.pending[merchant_id]
 
 
 def _limit(limits: "WeakValueDictionary[str, asyncio.Semaphore]", name: str, size: int) -> asyncio.Semaphore:
@@ -249,29 +239,19 @@ class PrecheckScanner(Loop):
                 return 0
             flows = await store_schedule.flows(conn, after=self._after, limit=FLOWS_PER_RUN)
             self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
-            begun = [await self._begin(conn, flow) for flow in await self._with_prechecks(conn, flows)]
-        return sum(begun)
+            begun = 0
+            for flow, policy in zip(flows, await self._policies.of(conn, flows), strict=True):
+                stop = self._controls.stopped(
+                    reseller_id=flow.reseller_id, merchant_id=flow.merchant_id, campaign_id=flow.campaign_id
+                )
+                if policy.prechecks and not stop:
+                    begun += await self._begin(conn, flow)
+        return begun
 
     async def drain(self) -> None:
         """Wait for the running checks."""
         if self._tasks:
             await asyncio.wait(self._tasks)
-
-    async def _with_prechecks(self, conn: Connection, flows: Sequence[Flow]) -> list[Flow]:
-        """The flows whose leads need a pre-check. Stopped flows are left out."""
-        policies = await self._policies.of(conn, flows)
-        return [
-            flow
-            for flow, policy in zip(flows, policies, strict=True)
-            if policy.prechecks and not self._is_stopped(flow)
-        ]
-
-    def _is_stopped(self, flow: Flow) -> bool:
-        return bool(
-            self._controls.stopped(
-                reseller_id=flow.reseller_id, merchant_id=flow.merchant_id, campaign_id=flow.campaign_id
-            )
-        )
 
     async def _begin(self, conn: Connection, flow: Flow) -> int:
         """Begin the checks of a flow's heads, in a task of their own. Returns how many."""

@@ -20,8 +20,7 @@ from trunkline.dispatch.live_calls import event_of
 from trunkline.model import new_id
 from trunkline.store import attempts, audit, controls, lead_edits, mailboxes, restores
 from trunkline.store.controls import Scope
-from trunkline.store.database import Connection, Database
-from trunkline.store.mailboxes import NewEvent
+from trunkline.store.database import Database
 from trunkline.store.restores import OurNumber, RestoredCall, WaitingLead
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import get_logger
@@ -95,10 +94,6 @@ class ReadAccount(Value, frozen=True):
     calls: int
     problem: str | None = None
 
-    @property
-    def name(self) -> AccountName:
-        return self.carrier, self.account
-
 
 class Comparison(Value, frozen=True):
     since: datetime
@@ -112,7 +107,7 @@ class Comparison(Value, frozen=True):
 
     @property
     def unread_accounts(self) -> list[AccountName]:
-        return [read.name for read in self.accounts if read.problem]
+        return [(read.carrier, read.account) for read in self.accounts if read.problem]
 
 
 class Settled(Value, frozen=True):
@@ -140,19 +135,18 @@ class RestoreCheck:
             for phones in _pages(sorted({call.call.to for call in lost})):
                 leads += await restores.waiting(conn, phones)
             live = await restores.live(conn, found_at)
-        comparison = Comparison(
-            since, found_at, accounts, match(lost, leads, overflows, found_at), live, unread=0
-        )
-        unread = [lead_id async for lead_id in self._unread(comparison)]
-        matched = {called.lead.id for called in comparison.matching.called}
-        return Comparison(since, found_at, accounts, comparison.matching, live, len(set(unread) - matched))
+        matching = match(lost, leads, overflows, found_at)
+        comparison = Comparison(since, found_at, accounts, matching, live, unread=0)
+        unread = {lead_id async for lead_id in self._unread(comparison)}
+        return replace(comparison, unread=len(unread - {called.lead.id for called in matching.called}))
 
     async def settle(
         self, comparison: Comparison, *, accept_unread: bool = False
     ) -> Settled | RestoreRefusal:
         """`accept_unread`: end the leads that an account may have called whose list could not be read."""
         async with self._database.connection() as conn:
-            if not await _is_stopped(conn):
+            switches = await controls.get(conn, Scope.KILL_SWITCH, "")
+            if not any(switch.phase(switch.seen_at) == "stopped" for switch in switches):
                 return "kill_switch_off"
         if comparison.live:
             return "calls_live"
@@ -162,11 +156,11 @@ class RestoreCheck:
         for called in _pages(comparison.matching.called):
             done = await self._restore_calls(called)
             restored, unknown = restored + done.restored, unknown + done.unknown
-        for doubtful in _pages(comparison.matching.doubtful):
-            unknown += await self._end_unknown([lead.id for lead in doubtful])
-        ids = [lead_id async for lead_id in self._unread(comparison)]
-        for page in _pages(ids):
-            unknown += await self._end_unknown(page)
+        doubtful = [lead.id for lead in comparison.matching.doubtful]
+        for page in _pages([*doubtful, *[lead_id async for lead_id in self._unread(comparison)]]):
+            async with self._database.transaction() as tx:
+                locked = await lead_edits.lock(tx, PLATFORM, sorted(page))
+                unknown += len(await restores.end_unknown(tx, sorted(locked), REASON))
         return await self._record(comparison, restored, unknown)
 
     async def _read_lists(
@@ -232,22 +226,21 @@ class RestoreCheck:
         last = {each.lead.id: each.calls[-1] for each in called}
         async with self._database.transaction() as tx:
             locked = await lead_edits.lock(tx, PLATFORM, ids)
-            taken = await restores.restore(tx, calls, ACTOR, _first_spare_channel(len(calls)))
+            # The first of so many channel numbers that no number has: it only keeps two calls of a number apart.
+            spare = random.randrange(SPARE_CHANNELS.start, SPARE_CHANNELS.stop - len(calls) - 1)  # noqa: S311  no secret
+            taken = await restores.restore(tx, calls, ACTOR, spare)
             refused = sorted(locked.keys() - taken.keys())
             unknown = await restores.end_unknown(tx, refused, REASON)
-            ends = [
-                _end_event(attempt_id, last[lead_id])
-                for lead_id, attempt_id in taken.items()
-                if last[lead_id].call.state == "ended"
-            ]
+            ends = []
+            for lead_id, attempt_id in taken.items():
+                lost = last[lead_id]
+                if lost.call.state == "ended":
+                    # Whose fault the end was, and its cost, are not known from here on.
+                    call = replace(lost.call, fault=None, cost=None)
+                    ends.append(event_of(attempt_id, call, call.ended_at or lost.at))
             if ends:
                 await mailboxes.append(tx, ends)
         return Settled(len(taken), len(unknown))
-
-    async def _end_unknown(self, ids: Sequence[UUID]) -> int:
-        async with self._database.transaction() as tx:
-            locked = await lead_edits.lock(tx, PLATFORM, sorted(ids))
-            return len(await restores.end_unknown(tx, sorted(locked), REASON))
 
     async def _record(self, comparison: Comparison, restored: int, unknown: int) -> Settled:
         """From here on `reminders` makes no lead for an earlier due time. Those that it made after the comparison end
@@ -275,19 +268,9 @@ class RestoreCheck:
         return Settled(restored, unknown)
 
 
-async def _is_stopped(conn: Connection) -> bool:
-    found = await controls.get(conn, Scope.KILL_SWITCH, "")
-    return any(control.phase(control.seen_at) == "stopped" for control in found)
-
-
 def _pages(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for first in range(0, len(items), PAGE):
         yield items[first : first + PAGE]
-
-
-def _first_spare_channel(count: int) -> int:
-    """The first of `count` channel numbers that no number has. No secret: it only keeps two calls of a number apart."""
-    return random.randrange(SPARE_CHANNELS.start, SPARE_CHANNELS.stop - count - 1)  # noqa: S311  no secret
 
 
 def _restored_calls(called: CalledLead) -> Iterator[RestoredCall]:
@@ -314,11 +297,6 @@ def _restored_calls(called: CalledLead) -> Iterator[RestoredCall]:
         )
 
 
-def _end_event(attempt_id: UUID, lost: LostCall) -> NewEvent:
-    """The list's view of an ended call. Whose fault its end was, and its cost, are not known from here on."""
-    return event_of(attempt_id, replace(lost.call, fault=None, cost=None), lost.call.ended_at or lost.at)
-
-
 def match(
     calls: Sequence[LostCall],
     leads: Sequence[WaitingLead],
@@ -334,20 +312,16 @@ def match(
     calls them again.
 
     `leads` are those that wait for the phones of these calls, in the order in which they were due."""
-    by_phone: dict[str, list[WaitingLead]] = defaultdict(list)
+    leads_of: dict[str, list[WaitingLead]] = defaultdict(list)
+    calls_to: dict[str, list[LostCall]] = defaultdict(list)
     for lead in leads:
-        by_phone[lead.phone].append(lead)
-    result = Matching([], [], [], [])
-    for phone, phone_calls in _by_phone(calls).items():
-        _match_phone(phone_calls, by_phone[phone], overflows, found_at, result)
-    return result
-
-
-def _by_phone(calls: Sequence[LostCall]) -> dict[str, list[LostCall]]:
-    groups: dict[str, list[LostCall]] = defaultdict(list)
+        leads_of[lead.phone].append(lead)
     for call in sorted(calls, key=_call_time):
-        groups[call.call.to].append(call)
-    return groups
+        calls_to[call.call.to].append(call)
+    result = Matching([], [], [], [])
+    for phone, phone_calls in calls_to.items():
+        _match_phone(phone_calls, leads_of[phone], overflows, found_at, result)
+    return result
 
 
 def _match_phone(

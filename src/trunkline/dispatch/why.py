@@ -318,15 +318,16 @@ class _Explainer:
         lead, number = self._lead, self._standing.number
         may_call = rules.permits(lead.phone)
         passed = not rules.prechecks or lead.passed_checks == rules.checks_hash
+        opening, closed = rules.opening(lead.phone, lead.timezone, lead.now), None
+        if opening is None or opening.opens_at > lead.now:
+            closed = gates.closed_until(opening) if opening else gates.NEVER_OPENS
         checks = [
             GateCheck(
                 "destination",
                 may_call,
                 set_by=None if may_call else self._policies_stating("destination", stated),
             ),
-            self._gate_check(
-                "window", gates.window(rules.opening(lead.phone, lead.timezone, lead.now), lead.now), stated
-            ),
+            self._gate_check("window", closed, stated),
             GateCheck(
                 "precheck", passed, set_by=None if passed else self._policies_stating("precheck", stated)
             ),

@@ -194,8 +194,6 @@ class Effective:
         return min([self.abandon_max, *shares])
 
     def ring_min_s(self, phone: str) -> int:
-        if not self.packs:
-            return 0
         return max((rule.ring_min_s or 0 for rule in self._on_abandoned(phone)), default=0)
 
     def message_on_abandonment(self, phone: str, *, caller: str, number: str) -> str:

@@ -37,7 +37,6 @@ class Standing:
     status: str
     outcome: str | None
     outcome_reason: str | None
-    live_attempt: UUID | None
     numbers: int
     usable: int
     free: int
@@ -57,22 +56,8 @@ async def standing(conn: Connection, tenant: Tenant, lead_id: UUID) -> Standing 
     row = await conn.fetchrow(_SQL.standing, tenant.reseller_id, tenant.merchant_id, lead_id)
     if row is None:
         return None
-    return Standing(
-        pick(LockedLead, row),
-        _number(row),
-        row["status"],
-        row["outcome"],
-        row["outcome_reason"],
-        row["live_attempt"],
-        row["numbers"],
-        row["usable"],
-        row["free"],
-        row["unpaired"],
-        row["is_cut_over"],
-        row["listed_reason"],
-        row["listed_actor"],
-        row["listed_until"],
-    )
+    _, _, *others = Standing.__match_args__
+    return Standing(pick(LockedLead, row), _number(row), *[row[name] for name in others])
 
 
 def _number(row: Any) -> LockedNumber | None:

@@ -23,7 +23,7 @@ from trunkline.model import (
 )
 from trunkline.store.cooldowns import AccountName, Cooldown, CooldownProbe, NewProbe, Subject
 from trunkline.store.database import Connection
-from trunkline.store.rows import columns
+from trunkline.store.rows import columns, pick
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import Area
 from trunkline.value import Private, Value
@@ -222,13 +222,6 @@ class GroupCount(Value, frozen=True):
     abandon_max: float
 
 
-class OverdialCount(Value, frozen=True):
-    """`abandoned`: those of the given persons, by merchant and phone, whom that merchant abandoned before."""
-
-    groups: Mapping[str, GroupCount]
-    abandoned: Private[frozenset[tuple[str, str]]]
-
-
 class RefusedLead(Protocol):
     @property
     def id(self) -> UUID: ...
@@ -368,8 +361,9 @@ async def count_overdialled(
     callers: Mapping[str, Mapping[str, int]],
     silence_s: float,
     persons: Sequence[tuple[str, str]],
-) -> OverdialCount:
-    """`callers`: by group, its tiers and the inbound reserve of each, -1 for 10 %."""
+) -> tuple[dict[str, GroupCount], set[tuple[str, str]]]:
+    """By group; and of the given persons, by merchant and phone, those whom that merchant abandoned before. `callers`:
+    by group, its tiers and the inbound reserve of each, -1 for 10 %."""
     tiers = [(group, tier, left) for group, of in callers.items() for tier, left in of.items()]
     rows = await tx.fetch(
         _SQL.count_overdialled,
@@ -380,14 +374,13 @@ async def count_overdialled(
         [merchant for merchant, _ in persons],
         [phone for _, phone in persons],
     )
-    return OverdialCount(
-        {
-            row["name"]: GroupCount(row["free"], row["calls"], row["answers_expected"], row["abandon_max"])
-            for row in rows
-            if row["phone"] is None
-        },
-        frozenset((row["name"], row["phone"]) for row in rows if row["phone"] is not None),
-    )
+    groups, abandoned = {}, set()
+    for row in rows:
+        if row["phone"] is None:
+            groups[row["name"]] = pick(GroupCount, row)
+        else:
+            abandoned.add((row["name"], row["phone"]))
+    return groups, abandoned
 
 
 async def groups_ringing(conn: Connection) -> frozenset[str]:

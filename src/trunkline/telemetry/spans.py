@@ -11,9 +11,9 @@ them.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from trunkline.telemetry.logs import get_logger
 from trunkline.telemetry.patterns import names_a_person
@@ -42,32 +42,21 @@ class Span(Protocol):
     def add(self, **attributes: object) -> None:
         """Add results of the step."""
 
-    def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class _NoSpan:
+class _Untraced:
     def add(self, **attributes: object) -> None:
         refuse_personal(attributes)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-_NO_SPAN = _NoSpan()
+_UNTRACED = nullcontext(_Untraced())
 _tracing: "OpenTelemetry | None" = None
 
 
-def span(name: SpanName, /, **attributes: object) -> Span:
+def span(name: SpanName, /, **attributes: object) -> AbstractContextManager[Span]:
     """A step to be timed, for a `with` statement."""
-    refuse_personal(attributes)
-    return _NO_SPAN if _tracing is None else _tracing.start(name, attributes)
+    if attributes:
+        refuse_personal(attributes)
+    return _UNTRACED if _tracing is None else _tracing.start(name, attributes)
 
 
 def configure_spans(endpoint: str | None, exporter: "SpanExporter | None" = None) -> Callable[[], None]:

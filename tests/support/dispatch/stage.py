@@ -23,7 +23,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import Clock, SystemClock
-from trunkline.control.controls import Controls, Stops
+from trunkline.control.controls import Controls
 from trunkline.dispatch.calls import KIND, CallFold
 from trunkline.dispatch.carrier_responses import CarrierResponseWriter
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
@@ -311,7 +311,7 @@ async def open_stage(
         bus = connect_bus(redis_url, Keys(prefix=key_prefix))
         clock = clock or SystemClock()
         controls = Controls(clock)
-        controls.read(await dialing.now(), Stops())
+        controls.read(await dialing.now(), ())
         carrier = ScriptedCarrier()
         directory = cast(CarrierDirectory, _OneCarrier(carrier))
         inbox = Inbox(dialing.database, bus)

@@ -15,8 +15,6 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
        listed.expires_at AS listed_until,
        (SELECT p.checks_hash FROM prechecks AS p
         WHERE p.lead_id = l.id AND p.passed_until > clock_timestamp()) AS passed_checks,
-       (SELECT a.id FROM attempts AS a
-        WHERE a.lead_id = l.id AND a.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')) AS live_attempt,
        n.id AS number_id, n.e164, n.max_channels, n.starts_per_s, n.number_pool_id,
        pool.numbers, pool.usable, pool.free, pool.unpaired,
        -- As in the intent: another system has called it, or still does.
