@@ -118,7 +118,7 @@ async def test_the_carrier_is_not_asked_about_streams_of_pods_that_speak_often(w
     async with SimulatedPods(1, world.platform.base_url, ADMIN_KEY) as pods:
 
         async def is_known() -> bool:
-            return world.platform.router.addresses.find_pod(pods.names[0]) is not None
+            return world.platform.router.addresses.by_pod.get(pods.names[0]) is not None
 
         await eventually(is_known, timeout_s=20, what="the pod is known where calls are answered")
         lead = await lead_of(world, ANSWERS)

@@ -24,9 +24,8 @@ from trunkline.errors import BusUnavailable
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocation_notes import AllocationNotes
-from trunkline.router.allocator import Allocator
+from trunkline.router.allocator import Allocator, CallToConnect, Connector, Stream
 from trunkline.router.config import RouterConfig
-from trunkline.router.connector import CallToConnect, Connector, Stream
 from trunkline.router.tokens import CallKeys, StreamKeys
 from trunkline.routing import Allocation, Unallocated, WhyUnallocated
 from trunkline.store import database as store_database

@@ -64,12 +64,12 @@ async def test_pod_addresses_are_read_incrementally(dialing: Dialing) -> None:
     )
     assert await addresses.run_once() == 1
     newest: int = await dialing.value("SELECT incarnation FROM pods")
-    old, new = addresses.find(first.incarnation), addresses.find(newest)
+    old, new = addresses.by_incarnation.get(first.incarnation), addresses.by_incarnation.get(newest)
     assert old is not None
     assert new is not None
     assert (old.base_url, new.base_url) == ("ws://va-0.example.com", "ws://elsewhere")
-    assert addresses.find(newest + 1) is None
-    assert (addresses.find_pod("va-0"), addresses.find_pod("va-9")) == (new, None)
+    assert addresses.by_incarnation.get(newest + 1) is None
+    assert (addresses.by_pod.get("va-0"), addresses.by_pod.get("va-9")) == (new, None)
 
 
 async def test_a_pod_address_committed_after_a_later_one_is_read(dialing: Dialing) -> None:
@@ -89,8 +89,8 @@ async def test_a_pod_address_committed_after_a_later_one_is_read(dialing: Dialin
     assert await addresses.run_once() == 1
     number: int = await dialing.value("SELECT incarnation FROM pods WHERE name = 'va-0'")
     assert (
-        addresses.find(number)
-        == addresses.find_pod("va-0")
+        addresses.by_incarnation.get(number)
+        == addresses.by_pod.get("va-0")
         == Address(number, "va-0", "ws://new", interval_s=5.0)
     )
 
@@ -107,7 +107,7 @@ async def test_a_pod_address_reported_by_a_later_heartbeat_is_read(dialing: Dial
     assert isinstance(known, RegisteredPod)
 
     assert await addresses.run_once() == 1
-    found = addresses.find(known.incarnation)
+    found = addresses.by_incarnation.get(known.incarnation)
     assert found is not None
     assert found.base_url == "wss://va-0.example.com"
     async with dialing.database.connection() as conn:
@@ -121,14 +121,14 @@ async def test_how_often_a_pod_speaks_is_known_once_it_speaks(dialing: Dialing) 
     async with dialing.database.transaction() as tx:
         await pods.see(tx, [ClusterPod("va-0", "uid-0", True, False, "10.0.0.7", 8080, "")], [])
     await addresses.run_once()
-    shown = addresses.find_pod("va-0")
+    shown = addresses.by_pod.get("va-0")
     assert shown is not None
     assert shown.interval_s is None
     said = PodHeartbeat("va-0", "boot-1", 1, "10.0.0.7", 8080, "", "wss://va-0.example.com")
     async with dialing.database.transaction() as tx:
         await pods.register(tx, said, [], may_insert=False)
     await addresses.run_once()
-    heard = addresses.find_pod("va-0")
+    heard = addresses.by_pod.get("va-0")
     assert heard is not None
     assert heard.interval_s == 30.0
 

@@ -15,7 +15,7 @@ from tests.support.api.webhooks import EXAMPLES, KEYS, TWILIO_TOKEN, Door, count
 from tests.support.faults.proxy import TcpProxy
 from tests.support.waiting import eventually
 from trunkline.http.carrier_session import basic
-from trunkline.router.connector import Stream
+from trunkline.router.allocator import Stream
 from trunkline.routing import Unallocated, WhyUnallocated
 from trunkline.telemetry import metrics
 from trunkline.telephony.callbacks import basic_password, verify_callback

@@ -9,7 +9,7 @@ import pytest
 from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
 from tests.support.api.webhooks import KEYS, TWILIO_TOKEN, Door, open_door
-from trunkline.router.connector import Stream
+from trunkline.router.allocator import Stream
 from trunkline.routing import Unallocated
 from trunkline.telephony.callbacks import callback_url, verify_callback
 from trunkline.telephony.carrier import CallbackKind, CallbackTag

@@ -7,7 +7,7 @@ import pytest
 
 from trunkline.model import Slot
 from trunkline.router.addresses import PodAddresses
-from trunkline.router.connector import CallToConnect, Connector, Stream
+from trunkline.router.allocator import CallToConnect, Connector, Stream
 from trunkline.router.tokens import CallKeys, StreamKeys
 from trunkline.routing import Allocation
 from trunkline.store.allocations import Address

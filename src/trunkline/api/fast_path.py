@@ -66,7 +66,13 @@ class FastPath:
         scope["route"] = route
         status: int | None = None
         try:
-            response = await self._answer(route, Request(scope, TimedBody(receive, self._body)), request_id)
+            try:
+                response = await route.endpoint(Request(scope, TimedBody(receive, self._body)))
+            except ClientDisconnect:
+                raise
+            except Exception as error:
+                report(scope, error)
+                response = errors.respond(error, request_id)
             status = response.status_code
             headers = [*response.raw_headers, *own_headers(request_id)]
             await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -75,15 +81,6 @@ class FastPath:
             log.debug("request.abandoned", path=scope["path"])
         finally:
             measure(scope, status, time.perf_counter() - started_s)
-
-    async def _answer(self, route: RawRoute, request: Request, request_id: str) -> Response:
-        try:
-            return await route.endpoint(request)
-        except ClientDisconnect:
-            raise
-        except Exception as error:
-            report(request.scope, error)
-            return errors.respond(error, request_id)
 
 
 def _failing(error: Exception) -> Endpoint:

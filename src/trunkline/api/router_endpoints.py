@@ -213,7 +213,7 @@ class RouterEndpoints:
         read first: a restarted pod has another address, and this process' cache may be one second old. A stream waits
         for the response, so while Valkey does not answer the cache is good enough."""
         name = bodies.pod_name(request.path_params["name"])
-        cached = self.addresses.find_pod(name) if self.addresses else None
+        cached = self.addresses.by_pod.get(name) if self.addresses else None
         pod: Address | PodView | None = None
         try:
             pod = await in_time(ADDRESS_S, bus_router.pod_view(self.pods.bus, name))

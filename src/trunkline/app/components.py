@@ -62,9 +62,8 @@ from trunkline.model import STREAMLESS
 from trunkline.reminders.scheduler import ReminderScheduler
 from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocation_notes import AllocationNotes
-from trunkline.router.allocator import Allocator
+from trunkline.router.allocator import Allocator, Connector
 from trunkline.router.config import SILENCE_S, RouterConfig
-from trunkline.router.connector import Connector
 from trunkline.router.kubernetes.api import ClusterAddress, ClusterApi
 from trunkline.router.kubernetes.lease import ClusterLeadership
 from trunkline.router.kubernetes.protection import Protection

@@ -24,9 +24,9 @@ class PodAddresses(Loop):
     def __init__(self, database: Database, interval_s: float = INTERVAL_S):
         super().__init__(interval_s)
         self._database = database
-        self._by_incarnation: dict[int, Address] = {}
+        self.by_incarnation: dict[int, Address] = {}
         # The newest of each name.
-        self._by_pod: dict[str, Address] = {}
+        self.by_pod: dict[str, Address] = {}
         self._seen = ""
         self._reads = 0
 
@@ -42,18 +42,11 @@ class PodAddresses(Loop):
     def learn(self, address: Address) -> bool:
         """False: the cache had it."""
         # Moved to the end, so that eviction takes pods that are gone before those that are alive.
-        before = self._by_incarnation.pop(address.incarnation, None)
-        self._by_incarnation[address.incarnation] = address
-        self._by_pod[address.pod] = address
-        while len(self._by_incarnation) > CACHED_MAX:
-            oldest = self._by_incarnation.pop(next(iter(self._by_incarnation)))
-            if self._by_pod.get(oldest.pod) is oldest:
-                del self._by_pod[oldest.pod]
+        before = self.by_incarnation.pop(address.incarnation, None)
+        self.by_incarnation[address.incarnation] = address
+        self.by_pod[address.pod] = address
+        while len(self.by_incarnation) > CACHED_MAX:
+            oldest = self.by_incarnation.pop(next(iter(self.by_incarnation)))
+            if self.by_pod.get(oldest.pod) is oldest:
+                del self.by_pod[oldest.pod]
         return before != address
-
-    def find_pod(self, pod: str) -> Address | None:
-        """The address of the newest incarnation of this pod name."""
-        return self._by_pod.get(pod)
-
-    def find(self, incarnation: int) -> Address | None:
-        return self._by_incarnation.get(incarnation)

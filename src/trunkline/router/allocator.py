@@ -1,34 +1,46 @@
-"""Gives answered calls their pods and takes them back.
+"""Connects answered calls with agents: gives them their pods, and takes these back.
 
-Postgres decides, under its unique indexes; Valkey proposes, which saves the search for a free pod. While one of them
-does not answer the other decides alone: Postgres picks, or Valkey's proposal counts and is written later. Every wait is
-bounded, because a person waits on the phone: 150 ms for Valkey, 600 ms for both together.
+`Connector` takes the agent reserved with the dial, the one that the call's URL names, or another:
+
+reservation (Postgres) ─ silent ─► the pod of the answer URL ─ none, or too old ─► allocate, as for any other call
+     │ none, or lost
+     └───────────────────────────────────────────────────────────────────────► allocate
+
+In `Allocator` Postgres decides, under its unique indexes; Valkey proposes, which saves the search for a free pod. While
+one of them does not answer the other decides alone: Postgres picks, or Valkey's proposal counts and is written later.
+Every wait is bounded, because a person waits on the phone: 150 ms for Valkey, 600 ms for both together.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from trunkline.bus import router as bus_router
 from trunkline.bus.router import NO_WAIT, RouterBus
+from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
 from trunkline.in_time import in_time
 from trunkline.model import Slot, new_id
+from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.config import SILENCE_S, RouterConfig
-from trunkline.routing import Allocation, EndedAllocation, Unallocated
+from trunkline.router.tokens import CallKeys, StreamKeys
+from trunkline.routing import Allocation, EndedAllocation, Unallocated, WhyUnallocated
 from trunkline.settings.tiers import chain
-from trunkline.store import allocations
+from trunkline.store import allocations, attempts
 from trunkline.store.allocations import Address, AllocationRequest, LostAgent, Release
+from trunkline.store.attempts import CallOwner
 from trunkline.store.database import ROW_HELD, UNAVAILABLE, Connection, Database, is_of_database
 from trunkline.store.group_commit import GroupCommit
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import TURN_MAX
-from trunkline.value import replace
+from trunkline.telephony.carrier import ReservedAgent
+from trunkline.value import Value, replace
 
 log = get_logger(__name__)
 
@@ -45,6 +57,9 @@ CHAINS_MAX = 10_000
 # out the same timeout.
 TIMEOUTS_MAX = 3
 OPEN_S = 1.0
+# What the agent library does by default. A call at a pod that sends heartbeats more rarely may be over before the pod
+# has named it.
+PROMPT_INTERVAL_S = 5.0
 
 
 class EngineSilent(Exception):
@@ -91,7 +106,7 @@ class Allocator:
         """Begin a call whose slot was reserved with its dial. None: none is reserved. Raises `EngineSilent`."""
         kept = await self.ask(partial(allocations.begin, attempt_id=attempt_id, call=call))
         if kept is not None:
-            self._tell(kept)
+            self._tell_valkey(bus_router.begin(self._bus, kept))
             metrics.ROUTER_ALLOCATIONS.labels("kept").inc()
         return kept
 
@@ -133,10 +148,15 @@ class Allocator:
         except EngineSilent:
             return await self._without_postgres(asked, proposed, turn)
         if isinstance(decided, Unallocated):
-            return self._refuse(decided, proposed)
+            if isinstance(proposed, Allocation) and not proposed.is_existing:
+                self._tell_valkey(bus_router.free(self._bus, [proposed.id], tombstone_s=0))
+            if decided.why != "given_up":
+                label = {"busy": "none", "hold": "hold"}.get(decided.why, "ended")
+                metrics.ROUTER_ALLOCATIONS.labels(label).inc()
+            return decided
         metrics.ROUTER_ALLOCATIONS.labels("existing" if decided.is_existing else "allocated").inc()
         if decided.slot != asked.proposal:
-            self._tell(decided)
+            self._tell_valkey(bus_router.begin(self._bus, decided))
         return replace(decided, turn=turn) if turn > decided.turn else decided
 
     async def resume(self, call: str, attempt_id: UUID, turn: int) -> Allocation | Unallocated:
@@ -294,23 +314,12 @@ class Allocator:
                 metrics.ROUTER_ALLOCATIONS.labels("none").inc()
         return proposed
 
-    def _refuse(self, decided: Unallocated, proposed: Allocation | Unallocated | None) -> Unallocated:
-        """Postgres gave no pod. This request frees Valkey's proposal; if it is lost, the pool manager does so after
-        5 s."""
-        if isinstance(proposed, Allocation) and not proposed.is_existing:
-            self._in_the_background(bus_router.free(self._bus, [proposed.id], tombstone_s=0))
-        if decided.why != "given_up":
-            label = {"busy": "none", "hold": "hold"}.get(decided.why, "ended")
-            metrics.ROUTER_ALLOCATIONS.labels(label).inc()
-        return decided
-
-    def _tell(self, decided: Allocation) -> None:
-        """Write Postgres' choice into Valkey where it had proposed another or none. The pool manager repairs a lost
-        write."""
-        if not self._valkey.is_open:
-            self._in_the_background(bus_router.begin(self._bus, decided))
-
-    def _in_the_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _tell_valkey(self, work: Coroutine[Any, Any, None]) -> None:
+        """Write Postgres' choice into Valkey, in the background, where it had proposed another or none. The pool
+        manager repairs a lost write, and frees a proposal without a row after 5 s."""
+        if self._valkey.is_open:
+            work.close()
+            return
         task = asyncio.create_task(_within(BACKGROUND_S, work), name="tell valkey")
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
@@ -345,3 +354,112 @@ async def _within(timeout_s: float, work: Coroutine[Any, Any, None]) -> None:
             await work
     except (BusUnavailable, TimeoutError) as error:
         log.info("router.valkey_not_updated", reason=str(error))
+
+
+class CallToConnect(Value, frozen=True):
+    """A call that needs an agent. `is_dialled`: outbound, so a slot may be reserved for it; `agent` is the one that its
+    URL names. `over_turn`: the turn of its stream that ended, if it had one."""
+
+    call_id: str
+    attempt_id: UUID
+    is_dialled: bool
+    merchant_id: str = ""
+    agent: ReservedAgent | None = None
+    over_turn: int | None = None
+
+
+class Stream(Value, frozen=True):
+    """Where the call's audio goes, and the parameters that the agent gets with it. `turn`: how many agents the call had
+    before. `wants_status`: the carrier reports the fate of the stream."""
+
+    url: str
+    parameters: dict[str, str]
+    turn: int = 0
+    wants_status: bool = False
+
+
+class Abandonment(Protocol):
+    """What a call's policy grants a person who answered and gets no agent."""
+
+    @property
+    def message(self) -> str: ...
+
+    @property
+    def wait_max_s(self) -> float: ...
+
+
+OnAbandonment = Callable[[Connection, CallOwner], Awaitable[Abandonment]]
+# Reattaches a call whose attempt was written off. False: a newer attempt is live, or the lead has ended.
+Reattach = Callable[[UUID, str], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    allocator: Allocator
+    addresses: PodAddresses
+    stream_keys: StreamKeys
+    call_keys: CallKeys
+    database: Database
+    clock: Clock
+    on_abandonment: OnAbandonment
+    reattach: Reattach
+    # The agents of all calls are external.
+    are_agents_elsewhere: bool = False
+
+    async def find_stream(self, call: CallToConnect) -> Stream | Unallocated:
+        """The stream of an answered call, or why it gets no agent now."""
+        found = await self.connect(call)
+        if isinstance(found, Unallocated) and found.why == "given_up":
+            is_ours = await self.reattach(call.attempt_id, call.call_id)
+            found = await self.connect(call) if is_ours else Unallocated("ended")
+        if isinstance(found, Unallocated):
+            return found
+        # Three parameters, because Exotel takes no more: the stream's first frame names the lead.
+        key = self.call_keys.sign(call.attempt_id, call.call_id, found.turn)
+        parameters = {"attempt": str(call.attempt_id), "token": self.stream_keys.sign(found), "key": key}
+        if found.turn:
+            parameters["resumed"] = str(found.turn)
+        # Whether the pod itself says soon enough that it has the call. Of one that this process does not know yet, or
+        # that sends no heartbeats, only the carrier may say it. The outcome of a call that came in needs no witness.
+        pod = self.addresses.by_pod.get(found.slot.pod)
+        is_prompt = pod is not None and 0 < (pod.interval_s or 0) <= PROMPT_INTERVAL_S
+        wants_status = call.is_dialled and not is_prompt
+        return Stream(self.stream_keys.url(found), parameters, found.turn, wants_status)
+
+    async def connect(self, call: CallToConnect) -> Allocation | Unallocated:
+        if call.over_turn is not None:
+            return await self.allocator.resume(call.call_id, call.attempt_id, call.over_turn)
+        merchant_id, is_external = call.merchant_id, self.are_agents_elsewhere
+        owner: CallOwner | None = None
+        if call.is_dialled:
+            try:
+                if reserved := await self.allocator.begin(call.attempt_id, call.call_id):
+                    return reserved
+                owner = await self.allocator.ask(partial(attempts.owner, attempt_id=call.attempt_id))
+                merchant_id = owner.merchant_id if owner else ""
+                is_external = is_external or (owner is not None and owner.are_agents_elsewhere)
+            except EngineSilent:
+                if named := self._named_in_url(call):
+                    return named
+        found = await self.allocator.allocate(
+            call.call_id, merchant_id, attempt_id=call.attempt_id, may_wait=not is_external
+        )
+        if isinstance(found, Unallocated) and found.why in ("busy", "hold", "unknown"):
+            if is_external:
+                return Unallocated("elsewhere")
+            if owner is not None and owner.is_overdialled:
+                # It was dialled without a reserved agent, and none is free now.
+                async with self.database.connection() as conn:
+                    granted = await self.on_abandonment(conn, owner)
+                why: WhyUnallocated = "hold" if found.why == "hold" else "busy"
+                return Unallocated(why, message=granted.message, wait_max_s=granted.wait_max_s)
+        return found
+
+    def _named_in_url(self, call: CallToConnect) -> Allocation | None:
+        """None: no slot was reserved, or so long ago that another call may have it, or this process does not have the
+        pod's address."""
+        agent = call.agent
+        if agent is None or agent.until_s < self.clock.now().timestamp():
+            return None
+        address = self.addresses.by_incarnation.get(agent.incarnation)
+        return self.allocator.from_url(address, call.call_id, call.attempt_id) if address else None

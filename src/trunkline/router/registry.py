@@ -123,7 +123,7 @@ class PodRegistry(Loop):
         """A pod released a call, and Postgres has it: a later heartbeat without this call frees nothing more."""
         for beats in (self._pending, self._written):
             if (entry := beats.get(pod)) is not None and call in entry[0].calls:
-                left = tuple(sid for sid in entry[0].calls if sid != call)
+                left = tuple(filter(call.__ne__, entry[0].calls))
                 beats[pod] = (replace(entry[0], calls=left), entry[1])
 
     def _last(self, pod: str) -> tuple[PodHeartbeat, int] | None:
@@ -168,33 +168,44 @@ class PodRegistry(Loop):
             return await self._write()
 
     async def _write(self) -> int:
-        try:
-            return await self._write_page()
-        except UNAVAILABLE:
-            # A crash of Postgres may have undone the latest writes.
-            self._ended_at_s.clear()
-            raise
-
-    async def _write_page(self) -> int:
         now_s = time.monotonic()
         page = dict(sorted(self._pending.items())[:BATCH_MAX])
         if not page:
             return 0
         joined = [pair for pair in self._joined if pair[0] in page]
-        dropped = self._dropped(page)
-        ended = self._ended(page, now_s)
-        async with self._database.connection() as conn:
-            if ended:
-                # First: readers take a heartbeat after the end of a call that does not name it for the pod's answer.
-                await store.join_calls(conn, ended)
-            await store.write_beats(conn, list(page.values()))
-        crash_point("router.after_beats")
-        if joined or dropped:
+        # Calls that pods' last written heartbeats named, and the new ones do not.
+        dropped: list[tuple[str, str]] = []
+        # Ended calls that pods report, except those written less than `ENDED_AGAIN_S` ago.
+        ended: list[tuple[str, str]] = []
+        for pod, (beat, incarnation) in page.items():
+            written = self._written.get(pod)
+            before = written[0].calls if written and written[1] == incarnation else ()
+            dropped += [(pod, call) for call in before if call not in beat.calls]
+            since_s = {call: now_s - self._ended_at_s.get((pod, call), float("-inf")) for call in beat.ended}
+            ended += [(pod, call) for call in beat.ended if since_s[call] >= ENDED_AGAIN_S]
+        freed: list[UUID] = []
+        try:
             async with self._database.connection() as conn:
-                if joined:
-                    await store.join_calls(conn, joined)
-                freed = await store.end_dropped(conn, dropped) if dropped else []
-            await self._free(freed)
+                if ended:
+                    # First: readers take a heartbeat after the end of a call that does not name it for the pod's
+                    # answer.
+                    await store.join_calls(conn, ended)
+                await store.write_beats(conn, list(page.values()))
+            crash_point("router.after_beats")
+            if joined or dropped:
+                async with self._database.connection() as conn:
+                    if joined:
+                        await store.join_calls(conn, joined)
+                    freed = await store.end_dropped(conn, dropped) if dropped else []
+        except UNAVAILABLE:
+            # A crash of Postgres may have undone the latest writes.
+            self._ended_at_s.clear()
+            raise
+        if freed:
+            try:
+                await bus_router.free(self._bus, freed, tombstone_s=self._config.ended_ttl_s)
+            except BusUnavailable as error:
+                log.info("router.valkey_not_updated", reason=str(error))
         self._ended_at_s |= dict.fromkeys(ended, now_s)
         for pair in joined:
             self._joined.pop(pair, None)
@@ -207,11 +218,6 @@ class PodRegistry(Loop):
             self._wanted.set()
         self._evict(now_s)
         return len(page)
-
-    def _ended(self, page: Mapping[str, tuple[PodHeartbeat, int]], now_s: float) -> list[tuple[str, str]]:
-        """Ended calls that pods report, except those written less than `ENDED_AGAIN_S` ago."""
-        pairs = ((pod, call) for pod, (beat, _) in page.items() for call in beat.ended)
-        return [pair for pair in pairs if now_s - self._ended_at_s.get(pair, float("-inf")) >= ENDED_AGAIN_S]
 
     def _evict(self, now_s: float) -> None:
         """Bound the tables: pods and calls that are gone would add up."""
@@ -246,23 +252,6 @@ class PodRegistry(Loop):
         self._flushing = None
         async with self._write_lock:
             await self._write()
-
-    def _dropped(self, page: Mapping[str, tuple[PodHeartbeat, int]]) -> list[tuple[str, str]]:
-        """Calls that pods' last written heartbeats named, and the new ones do not."""
-        dropped: list[tuple[str, str]] = []
-        for pod, (beat, incarnation) in page.items():
-            written = self._written.get(pod)
-            before = written[0].calls if written and written[1] == incarnation else ()
-            dropped += [(pod, call) for call in before if call not in beat.calls]
-        return dropped
-
-    async def _free(self, ended: Sequence[UUID]) -> None:
-        if not ended:
-            return
-        try:
-            await bus_router.free(self._bus, ended, tombstone_s=self._config.ended_ttl_s)
-        except BusUnavailable as error:
-            log.info("router.valkey_not_updated", reason=str(error))
 
     def _targets(self, published: Mapping[str, str]) -> list[TierTarget]:
         if "#order" not in published:

@@ -42,24 +42,21 @@ class MomentRule:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: SchemaOf) -> dict[str, Any]:
         aware = handler(source) | {"tz_constraint": "aware"}
-        return _checked("function-before", _only_text, _checked("function-after", _in_utc, aware))
+        return {
+            "type": "function-wrap",
+            "function": {"type": "no-info", "function": _moment},
+            "schema": aware,
+        }
 
 
-def _checked(when: str, check: Callable[[Any], object], schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": when, "function": {"type": "no-info", "function": check}, "schema": schema}
-
-
-def _only_text(value: object) -> object:
+def _moment(value: object, read: Callable[[object], datetime]) -> datetime:
     """A bare number would pass as seconds since 1970, and a client's milliseconds as the year 50,000."""
-    if value is None or isinstance(value, str | datetime):
-        return value
-    raise ValueError("write a date and time as text, for example 2030-05-01T09:30:00+02:00")
-
-
-def _in_utc(value: datetime) -> datetime:
-    if not has_utc(value):
+    if value is not None and not isinstance(value, str | datetime):
+        raise ValueError("write a date and time as text, for example 2030-05-01T09:30:00+02:00")
+    moment = read(value)
+    if not has_utc(moment):
         raise ValueError("this date lies beyond the end of the calendar")
-    return value
+    return moment
 
 
 ObjectId = Annotated[str, TextRule(OBJECT_ID)]

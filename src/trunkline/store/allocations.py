@@ -104,24 +104,20 @@ async def allocate(
 async def allocate_new(conn: Connection, requests: Sequence[AllocationRequest]) -> list[Allocation | None]:
     """Calls without an attempt that Valkey proposes a slot for. None, of those that need `allocate`: the call has a row
     already, the slot is another's, or its pod does not take it."""
-    slots = [request.proposal for request in requests]
+    proposed = [(request, request.proposal) for request in requests if request.proposal is not None]
     rows = await conn.fetch(
         _SQL.allocate_new,
-        *columns(requests, "id", "call", "merchant_id"),
-        [slot.pod if slot else None for slot in slots],
-        [slot.no if slot else None for slot in slots],
-        [slot.incarnation if slot else None for slot in slots],
+        *columns([request for request, _ in proposed], "id", "call", "merchant_id"),
+        *columns([slot for _, slot in proposed], "pod", "no", "incarnation"),
     )
-    by_id = {request.id: request for request in requests}
-    made: dict[UUID, Allocation] = {}
-    for row in rows:
-        request = by_id[row["id"]]
-        assert request.proposal is not None, "a row is made for a proposed slot"
-        slot = replace(request.proposal, source_pool=row["source_pool"])
-        made[request.id] = Allocation(
-            request.id, request.call, slot, request.merchant_id, base_url=row["base_url"], is_existing=False
-        )
-    return [made.get(request.id) for request in requests]
+    found, given = {row["id"]: row for row in rows}, dict[UUID, Allocation]()
+    for request, proposal in proposed:
+        if row := found.get(request.id):
+            slot, base_url = replace(proposal, source_pool=row["source_pool"]), row["base_url"]
+            given[request.id] = Allocation(
+                request.id, request.call, slot, request.merchant_id, base_url=base_url, is_existing=False
+            )
+    return [given.get(request.id) for request in requests]
 
 
 def slot_of(row: Any) -> Slot:
@@ -218,7 +214,7 @@ async def addresses(conn: Connection, since: str = "") -> Addresses:
 
 async def owners(conn: Connection, slots: Sequence[Slot]) -> dict[tuple[str, int], UUID]:
     """The allocations of these slots, by pod and number."""
-    rows = await conn.fetch(_SQL.owners, [slot.pod for slot in slots], [slot.no for slot in slots])
+    rows = await conn.fetch(_SQL.owners, *columns(slots, "pod", "no"))
     return {(row["pod"], row["slot"]): row["id"] for row in rows}
 
 

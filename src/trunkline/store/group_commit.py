@@ -34,6 +34,8 @@ class GroupCommit(Generic[Item, Result]):
         self._write = write
         self._timeout_s = timeout_s
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        # How many of those that wait are of a refused group.
+        self._single = 0
         self._writer = OnDemandTask(self._write_waiting, "group commit")
 
     async def ask(self, item: Item) -> Result:
@@ -45,43 +47,31 @@ class GroupCommit(Generic[Item, Result]):
 
     async def _write_waiting(self) -> None:
         while self._waiting:
-            group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
+            size = 1 if self._single else GROUP_MAX
+            group, self._waiting = self._waiting[:size], self._waiting[size:]
+            self._single = max(self._single - 1, 0)
             try:
-                written = self._written([item for item, _ in group])
-                answers = await in_time(self._timeout_s, written)
+                items = [item for item, _ in group]
+                answers = await in_time(self._timeout_s, self._in_a_transaction(items))
             except asyncio.CancelledError:
                 for _, answer in (*group, *self._waiting):
                     answer.cancel()
                 raise
             except Exception as error:
-                if isinstance(error, UNAVAILABLE):
-                    waiting, self._waiting = self._waiting, []
-                    _fail([*group, *waiting], error)
-                elif len(group) == 1 or not isinstance(error, asyncpg.PostgresError):
-                    _fail(group, error)
-                else:
-                    await self._write_singly(group)
+                is_away = isinstance(error, UNAVAILABLE)
+                if len(group) > 1 and isinstance(error, asyncpg.PostgresError) and not is_away:
+                    self._waiting[:0], self._single = group, len(group)
+                    continue
+                if is_away:
+                    group, self._waiting, self._single = [*group, *self._waiting], [], 0
+                for _, answer in group:
+                    if not answer.done():
+                        answer.set_exception(error)
             else:
                 for (_, answer), result in zip(group, answers, strict=True):
                     if not answer.done():
                         answer.set_result(result)
 
-    async def _write_singly(self, group: Sequence[tuple[Item, "asyncio.Future[Result]"]]) -> None:
-        for item, answer in group:
-            try:
-                (result,) = await in_time(self._timeout_s, self._written([item]))
-            except Exception as error:
-                _fail([(item, answer)], error)
-            else:
-                if not answer.done():
-                    answer.set_result(result)
-
-    async def _written(self, items: Sequence[Item]) -> Sequence[Result]:
+    async def _in_a_transaction(self, items: Sequence[Item]) -> Sequence[Result]:
         async with self._database.connection() as conn:
             return await self._write(conn, items)
-
-
-def _fail(group: Sequence[tuple[Item, "asyncio.Future[Result]"]], error: Exception) -> None:
-    for _, answer in group:
-        if not answer.done():
-            answer.set_exception(error)

@@ -21,7 +21,7 @@ from trunkline.routing import (
 )
 from trunkline.store import allocations
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick
+from trunkline.store.rows import columns, pick
 from trunkline.store.sql import Area
 from trunkline.value import Value
 
@@ -50,7 +50,12 @@ async def register(
             return None
         await tx.execute(_SQL.lock_tiers)
         inserted = await tx.fetchrow(
-            _SQL.insert, *_values(beat), *_targets(tiers), "", True, list(beat.hanging)
+            _SQL.insert,
+            *_values(beat),
+            *columns(tiers, "tier", "target", "calls_max"),
+            "",
+            True,
+            list(beat.hanging),
         )
         if inserted is not None:
             return await _registered(tx, beat.version, inserted, is_new=True)
@@ -101,8 +106,7 @@ async def write_beats(conn: Connection, beats: Sequence[tuple[PodHeartbeat, int]
 async def join_calls(conn: Connection, named: Sequence[tuple[str, str]]) -> None:
     """Calls that pods (pod, call) name for the first time: their agent is there. One without a pod is attached
     again."""
-    pods, calls = [pod for pod, _ in named], [call for _, call in named]
-    for row in await conn.fetch(_SQL.join_calls, pods, calls):
+    for row in await conn.fetch(_SQL.join_calls, *zip(*named, strict=True)):
         try:
             await conn.execute(_SQL.attach, row["id"], row["pod"])
         except asyncpg.UniqueViolationError:
@@ -111,8 +115,7 @@ async def join_calls(conn: Connection, named: Sequence[tuple[str, str]]) -> None
 
 async def end_dropped(conn: Connection, dropped: Sequence[tuple[str, str]]) -> list[UUID]:
     """Calls that pods (pod, call) named and no longer name."""
-    rows = await conn.fetch(_SQL.end_dropped, [pod for pod, _ in dropped], [call for _, call in dropped])
-    return [row["id"] for row in rows]
+    return [row["id"] for row in await conn.fetch(_SQL.end_dropped, *zip(*dropped, strict=True))]
 
 
 async def mark_receiving(conn: Connection) -> None:
@@ -204,7 +207,8 @@ async def _see(tx: Connection, pod: ClusterPod, tiers: Sequence[TierTarget]) -> 
     await tx.execute(_SQL.note_version, pod.version)
     if known is None:
         await tx.execute(_SQL.lock_tiers)
-        await tx.fetchrow(_SQL.insert, *values, *_targets(tiers), pod.uid, pod.is_ready, [])
+        targets = columns(tiers, "tier", "target", "calls_max")
+        await tx.fetchrow(_SQL.insert, *values, *targets, pod.uid, pod.is_ready, [])
         return []
     if known["uid"] in ("", pod.uid):
         fields = (pod.uid, pod.is_ready, pod.is_deleting, pod.ip, pod.port, pod.version)
@@ -258,7 +262,7 @@ async def mark_changing(conn: Connection, names: Sequence[str]) -> list[str]:
 async def change(conn: Connection, wanted: Sequence[TierTarget], names: Sequence[str]) -> dict[str, str]:
     """Give each pod (at the same index) its tier and maximum, if it has taken nothing for 2 s. Pod -> tier, of those
     that changed."""
-    rows = await conn.fetch(_SQL.change, list(names), [w.tier for w in wanted], [w.calls_max for w in wanted])
+    rows = await conn.fetch(_SQL.change, list(names), *columns(wanted, "tier", "calls_max"))
     return {row["name"]: row["tier"] for row in rows}
 
 
@@ -338,7 +342,3 @@ def _values(beat: PodHeartbeat) -> tuple[Any, ...]:
         beat.base_url,
         beat.interval_s,
     )
-
-
-def _targets(tiers: Sequence[TierTarget]) -> tuple[list[str], list[int], list[int]]:
-    return [t.tier for t in tiers], [t.target for t in tiers], [t.calls_max for t in tiers]

@@ -47,11 +47,11 @@ async def leave(conn: Connection, process_id: str) -> None:
 
 
 async def count(conn: Connection, counted: Mapping[Key, float]) -> None:
-    await conn.execute(_COUNT, *_columns(counted))
+    await conn.execute(_COUNT, *zip(*counted, strict=True), list(counted.values()))
 
 
 async def gauge(conn: Connection, seen: Mapping[Key, float]) -> None:
-    await conn.execute(_GAUGE, *_columns(seen))
+    await conn.execute(_GAUGE, *zip(*seen, strict=True), list(seen.values()))
 
 
 async def leadership(conn: Connection, name: str) -> LeadershipRow:
@@ -76,7 +76,3 @@ async def measured(conn: Connection, minutes: int) -> list[MeasuredValue]:
 async def forget_old(conn: Connection) -> None:
     await conn.execute(_SQL.forget_old)
     await conn.execute(_SQL.forget_old_measures)
-
-
-def _columns(values: Mapping[Key, float]) -> tuple[list[str], list[str], list[float]]:
-    return [name for name, _ in values], [subject for _, subject in values], list(values.values())

@@ -1,6 +1,6 @@
 """Flows with overdue leads, and what prevents their calls. Read without a lock, for people and alarms."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -54,15 +54,9 @@ async def flows(
     named: Sequence[FlowName] | None = None,
 ) -> list[WaitingFlow]:
     """`streamless`: carriers that run the agent themselves. `named`: only these flows."""
-    names = (
-        (None, None, None)
-        if named is None
-        else (
-            [pool for pool, _, _ in named],
-            [merchant for _, merchant, _ in named],
-            [each for _, _, each in named],
-        )
-    )
+    names: Iterable[object] = (None, None, None)
+    if named is not None:
+        names = zip(*named, strict=True) if named else ((), (), ())
     return [
         pick(WaitingFlow, row)
         for row in await conn.fetch(_SQL.flows, list(streamless), overdue_s, FLOWS_MAX, *names)

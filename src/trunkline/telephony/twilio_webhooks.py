@@ -75,27 +75,21 @@ def signature(auth_token: str, url: str, fields: Iterable[tuple[str, str]] = ())
 
 def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fields | None:
     """The fields of a request that Twilio signed with one of these tokens, else None."""
-    given, fields = request.headers.get(HEADER, "").encode(), _signed_fields(request)
-    if not given or fields is None:
+    given = request.headers.get(HEADER, "").encode()
+    fields: Fields | None = ()
+    if request.body and media_type(request.headers.get("content-type", "")) == FORM:
+        fields = read_form(request.body)
+    elif request.body:
+        digest = dict(read_query(request.url)).get("bodySHA256", "").lower().encode()
+        fields = () if hmac.compare_digest(sha256(request.body).hexdigest().encode(), digest) else None
+    # A body that the signature does not cover cannot be trusted.
+    if not given or fields is None or (request.body and request.method != "POST"):
         return None
     for url in _with_and_without_port(request.url):
         for token in auth_tokens:
             if hmac.compare_digest(signature(token, url, fields).encode(), given):
                 return fields if request.method == "POST" else read_query(request.url)
     return None
-
-
-def _signed_fields(request: WebhookRequest) -> Fields | None:
-    """The fields of the body that the signature covers. None: it does not cover the body, which cannot be trusted."""
-    if not request.body:
-        return ()
-    if request.method != "POST":
-        return None
-    if media_type(request.headers.get("content-type", "")) == FORM:
-        return read_form(request.body)
-    digest = dict(read_query(request.url)).get("bodySHA256", "")
-    covered = hmac.compare_digest(sha256(request.body).hexdigest().encode(), digest.lower().encode())
-    return () if covered else None
 
 
 def _with_and_without_port(url: str) -> Iterator[str]:

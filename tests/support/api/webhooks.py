@@ -18,7 +18,7 @@ from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
 from trunkline.dispatch.inbound import Inbound
 from trunkline.mailbox.inbox import Inbox
-from trunkline.router.connector import CallToConnect, Stream
+from trunkline.router.allocator import CallToConnect, Stream
 from trunkline.routing import Unallocated
 from trunkline.store import database as store_database
 from trunkline.store.database import Database

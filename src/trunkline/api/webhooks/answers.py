@@ -21,8 +21,8 @@ from trunkline.dispatch.inbound import Inbound, Taken, Turned
 from trunkline.errors import StoreUnavailable
 from trunkline.event_loop import OnDemandTask
 from trunkline.in_time import in_time
+from trunkline.router.allocator import CallToConnect, Stream
 from trunkline.router.config import HOLD_S
-from trunkline.router.connector import CallToConnect, Stream
 from trunkline.routing import Unallocated
 from trunkline.store.database import UNAVAILABLE
 from trunkline.store.mailboxes import NewEvent, Receipt

@@ -87,7 +87,7 @@ class PublicView:
         target = f"{path}?{query}" if query else path
         headers = Headers(scope=scope)
         bases = [self.base_url or f"{scope.get('scheme', 'http')}://{headers.get('host', '')}"]
-        if not self.base_url and self.trusts(scope):
+        if self.trusted and not self.base_url and self.trusts(scope):
             schemes = _values(headers.getlist("x-forwarded-proto")) or [scope.get("scheme", "http")]
             hosts = _values(headers.getlist("x-forwarded-host")) or [headers.get("host", "")]
             bases = [*(f"{scheme}://{host}" for scheme in schemes for host in hosts), *bases]
@@ -98,10 +98,8 @@ class PublicView:
     def trusts(self, scope: Scope) -> bool:
         """Whether its forwarded host and scheme are trusted."""
         client: tuple[str, int] | None = scope.get("client")
-        if not self.trusted or not client:
-            return False
         try:
-            address = ip_address(client[0])
+            address = ip_address(client[0] if client else "")
         except ValueError:
             return False
         if isinstance(address, IPv6Address) and address.ipv4_mapped:
