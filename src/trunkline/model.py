@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
+import msgspec
 import uuid_utils
 from uuid_utils.compat import uuid7
 
@@ -213,6 +215,17 @@ class Agent(StrEnum):
 
 # Carriers that run the agent themselves: their calls need no pod.
 STREAMLESS = frozenset({"vapi"})
+
+
+class CallReport(Value, frozen=True):
+    """An agent's report on its call. References are stored as they are: the platform does not open them."""
+
+    disposition: str | None = None
+    opt_out: bool = False
+    callback_at: datetime | None = None
+    transcript_ref: str | None = None
+    recording_ref: str | None = None
+    data: Private[Mapping[str, Any]] = msgspec.field(default_factory=dict)
 
 
 class Counted(Value, frozen=True):

@@ -11,9 +11,8 @@ from trunkline.campaigns.maintenance import AbandonmentGauges, CampaignCounter
 from trunkline.dispatch import agent_reports
 from trunkline.leads import abandonment as rules
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.model import Counted
+from trunkline.model import CallReport, Counted
 from trunkline.store import abandonment
-from trunkline.store.call_reports import CallReport
 from trunkline.store.tenants import PLATFORM, Tenant
 from trunkline.telemetry import metrics
 

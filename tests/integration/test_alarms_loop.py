@@ -13,10 +13,9 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.control.alarm_loop import AlarmLoop
 from trunkline.control.alarms import DEFINITIONS
-from trunkline.control.notifier import AlarmNotifier, NotifierTimes
+from trunkline.control.notifier import AlarmNotifier, AlarmWebhook, Announcement, NotifierTimes
 from trunkline.control.presence import Presence, counted
 from trunkline.control.raising import clear_alarm, raise_alarm
-from trunkline.control.webhook import AlarmWebhook, Announcement
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.model import new_id
 from trunkline.store import alarms, controls, mailboxes

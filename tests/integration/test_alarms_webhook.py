@@ -16,9 +16,8 @@ from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
-from trunkline.control.notifier import AlarmNotifier, NotifierTimes
+from trunkline.control.notifier import AlarmNotifier, AlarmWebhook, NotifierTimes
 from trunkline.control.raising import clear_alarm, raise_alarm
-from trunkline.control.webhook import AlarmWebhook
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.dispatch.stage import Stage, event, open_stage
 from trunkline.dispatch import agent_reports, calls
+from trunkline.model import CallReport
 from trunkline.store import leads
-from trunkline.store.call_reports import CallReport
 from trunkline.store.mailboxes import NewEvent
 
 

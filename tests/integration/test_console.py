@@ -26,8 +26,8 @@ from trunkline.console.refill import Typed, refilled
 from trunkline.console.session_auth import COOKIE
 from trunkline.console.sitemap import ACTIONS, PAGES
 from trunkline.control.flags import FlagBoard, Flags
+from trunkline.model import CallReport
 from trunkline.store import call_reports
-from trunkline.store.call_reports import CallReport
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from tests.support.dispatch.stage import Stage, event, open_stage
 from trunkline.dispatch import agent_reports, late_facts
 from trunkline.dispatch.intent import disown
 from trunkline.leads.calling_policy import CallingPolicy
+from trunkline.model import CallReport
 from trunkline.store import lead_edits
-from trunkline.store.call_reports import CallReport
 from trunkline.store.tenants import PLATFORM
 from trunkline.telephony.carrier import InDoubt, Unavailable
 

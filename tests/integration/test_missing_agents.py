@@ -17,11 +17,10 @@ from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.why import why
 from trunkline.leads.calling_policy import CallingPolicy, Price, RecentContact
 from trunkline.leads.limits import PersonLimit
-from trunkline.model import Blocks, RefusalReason, new_id
+from trunkline.model import Blocks, CallReport, RefusalReason, new_id
 from trunkline.store import allocations, brakes, call_reports, live, mailboxes, pods, waiting
 from trunkline.store.allocations import Release
 from trunkline.store.brakes import BrakeRule
-from trunkline.store.call_reports import CallReport
 from trunkline.store.mailboxes import NewEvent
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import metrics

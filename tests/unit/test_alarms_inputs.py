@@ -13,8 +13,8 @@ from trunkline.control.alarms import DEFINITIONS
 from trunkline.control.alarms import Measured as MeasuredRule
 from trunkline.control.document import rewritten
 from trunkline.control.inputs import Readings, Waits, values
+from trunkline.control.notifier import announcements
 from trunkline.control.waits import cause
-from trunkline.control.webhook import announcements
 from trunkline.store.agents import AgentCapacity
 from trunkline.store.alarms import Alarm
 from trunkline.store.presence import Losses, MeasuredValue

@@ -12,9 +12,9 @@ from vapi.types.call_status import CallStatus
 from vapi.types.server_message_end_of_call_report import ServerMessageEndOfCallReport
 from vapi.types.server_message_status_update import ServerMessageStatusUpdate
 
+from trunkline.model import CallReport
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import (
-    AgentReport,
     CallbackKind,
     CallEvent,
     Forged,
@@ -125,7 +125,7 @@ def test_a_report_becomes_an_end(vapi: Vapi) -> None:
     assert event.raw["recordingUrl"] == "https://storage.vapi.ai/1.wav"
 
 
-def reported(**more: Any) -> AgentReport | None:
+def reported(**more: Any) -> CallReport | None:
     message = {"artifact": {}, "analysis": {}} | more
     return read_report(message, "c-1", "https://api.vapi.ai")
 
@@ -139,7 +139,7 @@ def test_an_assistants_structured_data_becomes_an_agent_report(vapi: Vapi) -> No
     }
     report = REPORT | {"analysis": {"summary": "She wants one.", "structuredData": told}}
     construct_type(type_=ServerMessageEndOfCallReport, object_=report)
-    assert event_of(vapi.parse_webhook(webhook(report))).report == AgentReport(
+    assert event_of(vapi.parse_webhook(webhook(report))).report == CallReport(
         "interested",
         True,
         datetime(2030, 5, 1, 7, 30, tzinfo=UTC),
@@ -183,9 +183,9 @@ def test_malformed_disposition_opt_out_and_callback_are_ignored(told: dict[str, 
 @pytest.mark.parametrize("summary", ["x" * 70_000, "a\x00b"])
 def test_report_data_that_cannot_be_stored_is_dropped_and_the_report_stays(summary: str) -> None:
     report = reported(analysis={"summary": summary, "structuredData": {"disposition": "sold"}})
-    assert report == AgentReport("sold", data={"disposition": "sold"})
+    assert report == CallReport("sold", data={"disposition": "sold"})
     report = reported(analysis={"structuredData": {"disposition": "sold", "more": summary}})
-    assert report == AgentReport("sold")
+    assert report == CallReport("sold")
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,11 @@ from trunkline.dispatch import agent_reports
 from trunkline.http.body import bounded_body
 from trunkline.jobs.platform.enrichment import CallSource, EnrichmentService, Wanted
 from trunkline.leads.ingest import FieldProblem, payload_problem
+from trunkline.model import CallReport
 from trunkline.router.tokens import CallKeys, CallProof
 from trunkline.schema.fields import Moment
 from trunkline.store import call_reports
-from trunkline.store.call_reports import CallContext, CallReport
+from trunkline.store.call_reports import CallContext
 from trunkline.store.database import Connection
 from trunkline.store.jobs import Inserted
 from trunkline.telemetry import metrics

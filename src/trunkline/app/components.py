@@ -15,10 +15,9 @@ from trunkline.clock import Clock
 from trunkline.control.continuity import Guardian
 from trunkline.control.controls import Controls
 from trunkline.control.flags import FlagBoard, Flags
-from trunkline.control.notifier import AlarmNotifier, NotifierTimes
+from trunkline.control.notifier import AlarmNotifier, AlarmWebhook, NotifierTimes
 from trunkline.control.presence import Presence
 from trunkline.control.refresh import ControlRefresh
-from trunkline.control.webhook import AlarmWebhook
 from trunkline.dispatch import late_facts
 from trunkline.dispatch.calls import LIMITS, CallFold
 from trunkline.dispatch.carrier_responses import CarrierResponseWriter

@@ -5,7 +5,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trunkline.bus.connection import Bus
@@ -83,17 +83,14 @@ class AlarmLoop(LeaderLoop):
     async def run_as_leader(self, term: int) -> int:
         """Returns how many alarms were raised or cleared."""
         done = await self._evaluate()
-        await self._count_processes()
+        await self.run_as_follower()
         return done
 
     async def run_as_follower(self) -> int:
-        await self._count_processes()
-        return 0
-
-    async def _count_processes(self) -> None:
         """Every process sets this gauge, leader or not: a scrape may hit any of them."""
         async with self._database.connection() as conn:
             metrics.set_exactly(metrics.PROCESSES, await presence.alive(conn, inputs.ALIVE_WITHIN_S))
+        return 0
 
     async def _evaluate(self) -> int:
         valkey_answers = await self._valkey_answers()
@@ -168,35 +165,17 @@ def _histories(
 
 
 def evaluate(definition: AlarmDefinition, history: History) -> Raised | Cleared | None:
-    match definition.rule:
-        case Reported(quiet_s=quiet_s):
-            is_quiet = quiet_s is not None and history.seen_s_ago > quiet_s
-            return Cleared() if history.is_open and is_quiet else None
-        case Measured() as rule:
-            return _clear(rule, history) if history.is_open else _raise(rule, history)
-
-
-def _raise(rule: Measured, history: History) -> Raised | None:
-    run = _latest_run(history.samples, lambda value: value > rule.above)
-    return Raised(run[0].value) if run and _lasted_s(run) >= rule.for_s else None
-
-
-def _clear(rule: Measured, history: History) -> Cleared | None:
-    run = _latest_run(history.samples, lambda value: value <= rule.clear_at)
-    return Cleared() if run and _lasted_s(run) >= rule.clear_for_s else None
-
-
-def _latest_run(samples: Sequence[Sample], holds: Callable[[float], bool]) -> list[Sample]:
-    """The latest unbroken run of samples for which it holds, newest first."""
+    rule, is_open = definition.rule, history.is_open
+    if isinstance(rule, Reported):
+        is_quiet = rule.quiet_s is not None and history.seen_s_ago > rule.quiet_s
+        return Cleared() if is_open and is_quiet else None
+    # The latest unbroken run of samples that raise it, or clear it, newest first.
     run: list[Sample] = []
-    age_s = 0.0
-    for sample in reversed(samples):
-        if not holds(sample.value) or sample.age_s - age_s > GAP_MAX_S:
+    for sample in reversed(history.samples):
+        holds = sample.value <= rule.clear_at if is_open else sample.value > rule.above
+        if not holds or sample.age_s - (run[-1].age_s if run else 0.0) > GAP_MAX_S:
             break
         run.append(sample)
-        age_s = sample.age_s
-    return run
-
-
-def _lasted_s(run: Sequence[Sample]) -> float:
-    return run[-1].age_s - run[0].age_s
+    if not run or run[-1].age_s - run[0].age_s < (rule.clear_for_s if is_open else rule.for_s):
+        return None
+    return Cleared() if is_open else Raised(run[0].value)

@@ -52,13 +52,6 @@ class ContinuityMark:
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
-    """The database is at the beat of every witness, or beyond."""
-
-    mark: ContinuityMark
-
-
-@dataclass(frozen=True, slots=True)
 class WentBack:
     """Its beat is behind that of a witness. `beyond` is the highest beat of any witness, `backup_at` the time of the
     database's own last beat."""
@@ -69,14 +62,6 @@ class WentBack:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unnamed:
-    """No platform has ever started on this database."""
-
-
-ContinuityVerdict = Steady | WentBack | Unnamed
-
-
 def judge(
     poll: Poll,
     own: ContinuityMark | None,
@@ -84,39 +69,31 @@ def judge(
     guard: Guard,
     *,
     is_empty: bool = False,
-) -> ContinuityVerdict:
-    """`own` is the last mark of this process, `witness` that of Valkey, of whichever database it was."""
+) -> ContinuityMark | WentBack | None:
+    """`own` is the last mark of this process, `witness` that of Valkey, of whichever database it was. Returns the mark
+    of a database that is at the beat of every witness, or beyond; None if no platform has ever started on it."""
     if poll.installation is None:
-        return Unnamed()
-    current = ContinuityMark(poll.installation, poll.beat)
+        return None
+    current, beat_at = ContinuityMark(poll.installation, poll.beat), poll.beat_at
     if own is not None and own.installation != current.installation:
-        return WentBack(
-            current,
-            current.beat,
-            poll.beat_at,
-            f"Postgres was replaced by another database while this process ran. {_WHAT_TO_DO}",
-        )
-    silent_s = (poll.now - poll.beat_at).total_seconds()
+        reason = f"Postgres was replaced by another database while this process ran. {_WHAT_TO_DO}"
+        return WentBack(current, current.beat, beat_at, reason)
     seen = [mark.beat for mark in (own, witness) if mark and mark.installation == current.installation]
     if seen and current.beat < max(seen):
-        return WentBack(current, max(seen), poll.beat_at, _lost(poll.beat_at, max(seen) - current.beat))
+        reason = (
+            f"Postgres was restored to an earlier moment, {beat_at:%Y-%m-%d %H:%M:%S} UTC: about "
+            f"{max(seen) - current.beat} s of commits are lost, and calls that were placed meanwhile are unknown. "
+            f"{_WHAT_TO_DO}"
+        )
+        return WentBack(current, max(seen), beat_at, reason)
+    silent_s = (poll.now - beat_at).total_seconds()
     if not seen and guard == "strict" and not is_empty and silent_s > UNWITNESSED_AFTER_S:
-        return WentBack(current, current.beat, poll.beat_at, _unwitnessed(poll.beat_at))
-    return Steady(current)
-
-
-def _lost(beat_at: datetime, beats: int) -> str:
-    return (
-        f"Postgres was restored to an earlier moment, {beat_at:%Y-%m-%d %H:%M:%S} UTC: about {beats} s of commits are "
-        f"lost, and calls that were placed meanwhile are unknown. {_WHAT_TO_DO}"
-    )
-
-
-def _unwitnessed(beat_at: datetime) -> str:
-    return (
-        f"Postgres was last used at {beat_at:%Y-%m-%d %H:%M:%S} UTC and no witness knows whether that was its last "
-        f"moment: it may come from a backup, or be a copy. {_WHAT_TO_DO}"
-    )
+        reason = (
+            f"Postgres was last used at {beat_at:%Y-%m-%d %H:%M:%S} UTC and no witness knows whether that was its last "
+            f"moment: it may come from a backup, or be a copy. {_WHAT_TO_DO}"
+        )
+        return WentBack(current, current.beat, beat_at, reason)
+    return current
 
 
 class Guardian:
@@ -144,7 +121,8 @@ class Guardian:
         own, witness = self._own, None
         if own is None:
             try:
-                witness = await self._read_witness()
+                record = await continuity_record.recall(self._bus)
+                witness = ContinuityMark(*record) if record else None
             except BusUnavailable:
                 if self._clock.monotonic_s() - self._started_at_s < WITNESS_WAIT_S:
                     return None
@@ -153,10 +131,10 @@ class Guardian:
             poll = await controls.poll(conn)
             is_empty = own is None and await continuity.is_empty(conn)
         match judge(poll, own, witness, self._guard, is_empty=is_empty):
-            case Steady(mark=mark):
+            case ContinuityMark() as mark:
                 self.remember(mark)
                 return poll
-            case Unnamed():
+            case None:
                 async with self._database.connection() as conn:
                     await continuity.begin(conn)
             case WentBack() as verdict:
@@ -167,10 +145,6 @@ class Guardian:
         """Store the highest beat that this process has seen or written."""
         if self._own is None or self._own.beat < mark.beat:
             self._own = mark
-
-    async def _read_witness(self) -> ContinuityMark | None:
-        record = await continuity_record.recall(self._bus)
-        return ContinuityMark(*record) if record else None
 
     async def _trip(self, verdict: WentBack) -> None:
         """Once for all processes: the first that advances the beat turns the switch on."""

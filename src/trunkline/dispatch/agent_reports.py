@@ -11,15 +11,17 @@ from hashlib import sha256
 from typing import Any, Literal
 from uuid import UUID
 
+from msgspec.structs import asdict
+
 from trunkline.jobs.platform.enrichment import CallSource, Wanted
 from trunkline.leads.fold import Fact
+from trunkline.model import CallReport
 from trunkline.store import call_reports, do_not_call, mailboxes
 from trunkline.store.attempts import Attempt
-from trunkline.store.call_reports import CallContext, CallReport
+from trunkline.store.call_reports import CallContext
 from trunkline.store.database import Connection, apart
 from trunkline.store.mailboxes import NewEvent, Parked
 from trunkline.telemetry import get_logger, metrics
-from trunkline.telephony.carrier import AgentReport
 
 log = get_logger(__name__)
 
@@ -86,16 +88,10 @@ async def store_carried(
     return enrichments
 
 
-def as_payload(report: AgentReport) -> dict[str, Any]:
+def as_payload(report: CallReport) -> dict[str, Any]:
     """The payload of an event, as the fold reads it."""
-    return {
-        "disposition": report.disposition,
-        "opt_out": report.opt_out,
-        "callback_at": report.callback_at.isoformat() if report.callback_at else None,
-        "transcript_ref": report.transcript_ref,
-        "recording_ref": report.recording_ref,
-        "data": dict(report.data),
-    }
+    callback_at = report.callback_at.isoformat() if report.callback_at else None
+    return asdict(report) | {"callback_at": callback_at}
 
 
 async def _list_person(tx: Connection, call: CallContext) -> None:

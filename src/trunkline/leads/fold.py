@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from trunkline.model import CallFacts
+from trunkline.model import CallFacts, CallReport
 from trunkline.moments import read_moment
 from trunkline.states import ATTEMPT_MOVES, WRITTEN_OFF, AttemptState
-from trunkline.store.call_reports import CallReport
 from trunkline.value import Value, replace
 
 # The state each kind of event proves, in the order in which they come about.

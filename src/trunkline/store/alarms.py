@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from trunkline.model import new_id
@@ -176,18 +176,12 @@ async def was_placed(conn: Connection) -> bool:
     return bool(await conn.fetchval(_SQL.placed))
 
 
-async def unknown_attempts(conn: Connection) -> dict[str, float]:
-    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.unknown_attempts)}
-
-
-async def dead_mailboxes(conn: Connection) -> dict[str, float]:
-    """By kind."""
-    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.dead_mailboxes)}
-
-
-async def waiting_mailboxes(conn: Connection) -> dict[str, float]:
-    """By kind, the age of the oldest mailbox that a worker could take."""
-    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.waiting_mailboxes)}
+async def by_subject(
+    conn: Connection, name: Literal["unknown_attempts", "dead_mailboxes", "waiting_mailboxes"]
+) -> dict[str, float]:
+    """Values by subject: attempts by carrier and account; by kind, dead mailboxes, and the age of the oldest one that a
+    worker could take."""
+    return {row["subject"]: row["value"] for row in await conn.fetch(getattr(_SQL, name))}
 
 
 async def long_stops(conn: Connection) -> list[LongStop]:

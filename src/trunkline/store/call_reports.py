@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from trunkline.model import CallReport
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick_or_none
 from trunkline.store.sql import Area
@@ -45,18 +45,6 @@ class CallContext:
     def person_phone(self) -> str:
         """The phone of the person who talks with the agent."""
         return self.from_phone if self.direction == "inbound" else self.to_phone
-
-
-@dataclass(frozen=True, slots=True)
-class CallReport:
-    """An agent's report on its call. References are stored as they are: the platform does not open them."""
-
-    disposition: str | None = None
-    opt_out: bool = False
-    callback_at: datetime | None = None
-    transcript_ref: str | None = None
-    recording_ref: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 async def context(conn: Connection, attempt_id: UUID) -> CallContext | None:

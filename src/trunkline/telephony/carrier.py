@@ -8,11 +8,12 @@ carrier may have dialled, and the lead must not be dialled again until the check
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 from uuid import UUID
 
 import msgspec
 
+from trunkline.model import CallReport
 from trunkline.value import Private, Value
 
 CallbackKind = Literal["status", "answer", "resume", "inbound", "recording", "machine", "stream"]
@@ -185,17 +186,6 @@ class WebhookRequest(Value, frozen=True):
     tag: CallbackTag | None = None
 
 
-class AgentReport(Value, frozen=True):
-    """The report of an agent that the carrier runs itself. Other agents report to the API."""
-
-    disposition: str | None = None
-    opt_out: bool = False
-    callback_at: datetime | None = None
-    transcript_ref: str | None = None
-    recording_ref: str | None = None
-    data: Private[Mapping[str, Any]] = msgspec.field(default_factory=dict)
-
-
 class CallEvent(Value, frozen=True):
     """One fact about one call. `dedupe_key` is the same for every delivery of the same fact."""
 
@@ -224,7 +214,7 @@ class CallEvent(Value, frozen=True):
     # The carrier's own fields without personal ones: safe to store and to show.
     raw: Mapping[str, str] = msgspec.field(default_factory=dict)
     # With the end of a call whose agent the carrier runs.
-    report: AgentReport | None = None
+    report: CallReport | None = None
     cost: CarrierCost | None = None
 
 

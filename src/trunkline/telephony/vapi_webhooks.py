@@ -17,9 +17,9 @@ from uuid import UUID
 
 import msgspec
 
+from trunkline.model import CallReport
 from trunkline.moments import read_moment
 from trunkline.telephony.carrier import (
-    AgentReport,
     CallbackTag,
     CallEvent,
     CallState,
@@ -210,12 +210,12 @@ def _object(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def read_report(message: Mapping[str, Any], call_id: str, base_url: str) -> AgentReport | None:
+def read_report(message: Mapping[str, Any], call_id: str, base_url: str) -> CallReport | None:
     """None if there is nothing to report: the call was not answered, or there is no analysis, recording or
     transcript."""
     artifact, analysis = _object(message, "artifact"), _object(message, "analysis")
     fields = _fields(analysis, artifact)
-    report = AgentReport(
+    report = CallReport(
         disposition=_text(fields.get("disposition"), WORD_MAX),
         opt_out=_is_true(fields.get("opt_out", fields.get("optOut"))),
         callback_at=read_moment(fields.get("callback_at", fields.get("callbackAt"))),
@@ -223,7 +223,7 @@ def read_report(message: Mapping[str, Any], call_id: str, base_url: str) -> Agen
         recording_ref=_text(artifact.get("recordingUrl"), REFERENCE_MAX),
         data=_bounded(analysis, fields),
     )
-    return report if report != AgentReport() else None
+    return report if report != CallReport() else None
 
 
 def _fields(analysis: Mapping[str, Any], artifact: Mapping[str, Any]) -> dict[str, Any]:
