@@ -312,20 +312,22 @@ async def test_an_unreachable_valkey_counts_as_no_witness_after_a_wait(database_
     await away.close()
 
 
-async def test_a_beat_between_reading_valkey_and_postgres_is_no_restore(database_url: str, bus: Bus) -> None:
+async def test_a_beat_between_reading_valkey_and_postgres_is_no_restore(
+    database_url: str, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that starts while another one leads reads Valkey first, Postgres second."""
     async with process(database_url, bus) as leader, process(database_url, bus) as starting:
         await leader.look()
         await leader.beat()
-        asked = starting.guardian._read_witness
+        asked = continuity_record.recall
 
-        async def ask_and_let_it_beat() -> object:
+        async def ask_and_let_it_beat(bus: Bus) -> object:
             await leader.beat(3)
-            said = await asked()
+            said = await asked(bus)
             await leader.beat(3)
             return said
 
-        starting.guardian._read_witness = ask_and_let_it_beat  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(continuity_record, "recall", ask_and_let_it_beat)
         await starting.look()
         assert not starting.is_killed
 

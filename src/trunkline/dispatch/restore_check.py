@@ -168,30 +168,26 @@ class RestoreCheck:
     ) -> tuple[list[ReadAccount], list[LostCall]]:
         """Of every account that is configured, or that has a number here."""
         used = {(number.carrier, number.account) for number in numbers.values()}
-        accounts, lost = [], []
+        accounts: list[ReadAccount] = []
+        lost: dict[tuple[str, str, str], LostCall] = {}
         for name in sorted({*used, *self._carriers.names}):
-            read, calls = await self._read_list(name, since, numbers)
-            accounts.append(read)
-            lost += calls
-        return accounts, lost
-
-    async def _read_list(
-        self, name: AccountName, since: datetime, numbers: dict[str, OurNumber]
-    ) -> tuple[ReadAccount, list[LostCall]]:
-        try:
-            carrier = self._carriers.get(*name)
-        except CarrierConfigError as error:
-            return ReadAccount(*name, 0, str(error)), []
-        seen: set[str] = set()
-        lost: dict[str, LostCall] = {}
-        async for page in carrier.account_calls(since - CLOCK_SLACK):
-            if isinstance(page, Unavailable):
-                return ReadAccount(*name, len(seen), page.reason), list(lost.values())
-            dialled = [call for call in page if call.direction == "outbound"]
-            seen.update(call.call_id for call in dialled)
-            calls = [LostCall(*name, call, numbers.get(call.from_)) for call in dialled]
-            lost |= {each.call.call_id: each for each in await self._unknown(name[0], calls)}
-        return ReadAccount(*name, len(seen)), list(lost.values())
+            seen: set[str] = set()
+            problem: str | None = None
+            try:
+                carrier = self._carriers.get(*name)
+            except CarrierConfigError as error:
+                accounts.append(ReadAccount(*name, 0, str(error)))
+                continue
+            async for page in carrier.account_calls(since - CLOCK_SLACK):
+                if isinstance(page, Unavailable):
+                    problem = page.reason
+                    break
+                dialled = [call for call in page if call.direction == "outbound"]
+                seen.update(call.call_id for call in dialled)
+                calls = [LostCall(*name, call, numbers.get(call.from_)) for call in dialled]
+                lost |= {(*name, each.call.call_id): each for each in await self._unknown(name[0], calls)}
+            accounts.append(ReadAccount(*name, len(seen), problem))
+        return accounts, list(lost.values())
 
     async def _unknown(self, carrier: str, calls: Sequence[LostCall]) -> list[LostCall]:
         """Those without an attempt, and without one that is still being resolved."""
@@ -353,18 +349,15 @@ def _match_phone(
 def _may_have_called(
     lost: LostCall, lead: WaitingLead, overflows: Mapping[str, str | None], found_at: datetime
 ) -> bool:
-    if lost.number is not None and lost.number.pool_id not in _reachable_pools(lead.pool_id, overflows):
-        return False
+    if lost.number is not None:
+        reached: set[str] = set()
+        following: str | None = lead.pool_id
+        while following is not None and following not in reached:
+            reached.add(following)
+            following = overflows.get(following)
+        if lost.number.pool_id not in reached:
+            return False
     return lead.created_at >= found_at or lost.at is None or lead.due_at <= lost.at + CLOCK_SLACK
-
-
-def _reachable_pools(pool_id: str, overflows: Mapping[str, str | None]) -> set[str]:
-    reached: set[str] = set()
-    following: str | None = pool_id
-    while following is not None and following not in reached:
-        reached.add(following)
-        following = overflows.get(following)
-    return reached
 
 
 def _call_time(lost: LostCall) -> tuple[bool, float, str]:
