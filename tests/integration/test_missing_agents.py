@@ -18,9 +18,9 @@ from trunkline.dispatch.why import why
 from trunkline.leads.calling_policy import CallingPolicy, Price, RecentContact
 from trunkline.leads.limits import PersonLimit
 from trunkline.model import Blocks, CallReport, RefusalReason, new_id
-from trunkline.store import allocations, brakes, call_reports, live, mailboxes, pods, waiting
+from trunkline.store import abandonment, allocations, call_reports, live, mailboxes, pods, waiting
+from trunkline.store.abandonment import BrakeRule
 from trunkline.store.allocations import Release
-from trunkline.store.brakes import BrakeRule
 from trunkline.store.mailboxes import NewEvent
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import metrics
@@ -649,7 +649,7 @@ async def test_two_concurrent_ends_without_an_agent_trip_the_brake(stage: Stage)
     async def one_more() -> list[Any]:
         async with stage.database.transaction() as tx:
             await tx.execute("UPDATE attempts SET agent = 'none' WHERE id = $1", second)
-            return await brakes.trip(tx, {"m"}, rule)
+            return await abandonment.trip_brakes(tx, {"m"}, rule)
 
     await past_calls(stage, "joined", 2)
     first, second = [
@@ -657,7 +657,7 @@ async def test_two_concurrent_ends_without_an_agent_trip_the_brake(stage: Stage)
         for row in await half.fetch("SELECT id FROM attempts WHERE agent = 'joined' ORDER BY id DESC LIMIT 2")
     ]
     await half.execute("UPDATE attempts SET agent = 'none' WHERE id = $1", first)
-    assert await brakes.trip(half, {"m"}, rule) == []
+    assert await abandonment.trip_brakes(half, {"m"}, rule) == []
     waiting: asyncio.Task[list[Any]] = await stage.dialing.blocked(one_more())
     await stage.dialing.commit(half)
     assert [tripped.merchant_id for tripped in await waiting] == ["m"]

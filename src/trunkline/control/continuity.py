@@ -25,7 +25,7 @@ from trunkline.clock import Clock
 from trunkline.control.raising import raise_alarm
 from trunkline.errors import BusUnavailable
 from trunkline.loops.leader import Elected, LeaderLoop
-from trunkline.store import audit, continuity, controls, restores
+from trunkline.store import audit, controls, restores
 from trunkline.store.controls import Level, NewStop, Poll, Scope
 from trunkline.store.database import Database
 from trunkline.store.tenants import PLATFORM
@@ -129,14 +129,14 @@ class Guardian:
                 log.warning("continuity.no_witness")
         async with self._database.connection() as conn:
             poll = await controls.poll(conn)
-            is_empty = own is None and await continuity.is_empty(conn)
+            is_empty = own is None and await restores.is_empty(conn)
         match judge(poll, own, witness, self._guard, is_empty=is_empty):
             case ContinuityMark() as mark:
                 self.remember(mark)
                 return poll
             case None:
                 async with self._database.connection() as conn:
-                    await continuity.begin(conn)
+                    await restores.name_installation(conn)
             case WentBack() as verdict:
                 await self._trip(verdict)
         return None
@@ -150,7 +150,7 @@ class Guardian:
         """Once for all processes: the first that advances the beat turns the switch on."""
         installation = verdict.found.installation
         async with self._database.transaction() as tx:
-            beat = await continuity.leap(tx, installation, verdict.found.beat, verdict.beyond)
+            beat = await restores.advance(tx, installation, verdict.found.beat, verdict.beyond)
             if beat is None:
                 return
             await controls.stop(
@@ -191,7 +191,7 @@ class Heartbeat(LeaderLoop):
         if mark is None:
             return 0
         async with self._database.connection() as conn:
-            beat = await continuity.advance(conn, mark.installation, mark.beat)
+            beat = await restores.advance(conn, mark.installation, mark.beat, mark.beat)
         if beat is None:
             return 0  # another leader was faster, or the database went back: the next refresh detects which
         self._guardian.remember(ContinuityMark(mark.installation, beat))

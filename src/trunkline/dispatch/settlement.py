@@ -27,10 +27,9 @@ from trunkline.leads.outcomes import verdict
 from trunkline.leads.retries import Retries
 from trunkline.model import Agent, CallFacts, Entry, Finish, LeadDecision, Outcome
 from trunkline.states import AttemptState, LeadStatus
-from trunkline.store import abandonment, attempts, brakes
-from trunkline.store.abandonment import EndedCall
+from trunkline.store import abandonment, attempts
+from trunkline.store.abandonment import BrakeRule, EndedCall
 from trunkline.store.attempts import Attempt, Cost, DueAgain
-from trunkline.store.brakes import BrakeRule
 from trunkline.store.database import Connection
 from trunkline.telemetry import get_logger, metrics
 
@@ -257,14 +256,14 @@ async def follow_agents(
             # An unknown agent counts too: where agents never prove themselves, nothing else would ever release the
             # breaker.
             proven.add(attempt.merchant_id)
-    for merchant_id in await brakes.release(tx, proven) if proven else ():
+    for merchant_id in await abandonment.release_brakes(tx, proven) if proven else ():
         log.info("no_agent_brake.released", merchant_id=merchant_id)
         await clear_alarm(tx, "no_agent_brake", merchant_id)
     if not missed:
         return
     without_agent = {each for each, finish in ends.items() if finish.outcome is Outcome.NO_AGENT}
     ended = [each for each in locked.values() if each.is_newest and each.lead_id in without_agent]
-    tripped = await brakes.trip(tx, {attempt.merchant_id for attempt in missed}, BRAKE)
+    tripped = await abandonment.trip_brakes(tx, {attempt.merchant_id for attempt in missed}, BRAKE)
     for merchant_id, calls in _by_merchant(missed):
         detail = {"attempts": [str(attempt.id) for attempt in calls[:NAMED_MAX]]}
         await raise_alarm(tx, "answered_without_agent", merchant_id, detail, calls[0].tenant)

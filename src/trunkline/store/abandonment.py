@@ -1,7 +1,9 @@
-"""Outcomes of calls, counted in the transaction that settles them: answer rates and shares of abandoned calls."""
+"""Outcomes of calls, counted in the transaction that settles them: answer rates and shares of abandoned calls. And the
+circuit breakers of merchants whose calls are answered without an agent, in lock order after jobs, before alarms.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -10,12 +12,13 @@ import asyncpg
 from trunkline.model import Counted
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection
-from trunkline.store.rows import columns
+from trunkline.store.rows import columns, pick
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 from trunkline.value import Value
 
 _SQL = Area("abandonment")
+_BRAKES_SQL = Area("brakes")
 
 NO_CAMPAIGN = UUID(int=0)
 
@@ -37,6 +40,23 @@ class AbandonmentCounts(Value, frozen=True):
     last_24h: Counted = Counted()
     window: Counted = Counted()
     last_10m: Counted = Counted()
+
+
+class BrakeRule(Value, frozen=True):
+    """Dials stop for `stop_s` when of the calls answered within `window_s` more than `calls`, and more than `share` of
+    them, had no agent."""
+
+    window_s: float = 300.0
+    calls: int = 5
+    share: float = 0.1
+    stop_s: float = 300.0
+
+
+class Tripped(Value, frozen=True):
+    merchant_id: str
+    stops_until: datetime
+    answered: int
+    without: int
 
 
 async def count(tx: Connection, calls: Sequence[EndedCall]) -> list[bool]:
@@ -111,3 +131,17 @@ async def recent(
 
 def _counted(row: asyncpg.Record) -> Counted:
     return Counted(row["ended"], row["answered"], row["by_person"], row["abandoned"])
+
+
+async def trip_brakes(tx: Connection, merchant_ids: Collection[str], rule: BrakeRule) -> list[Tripped]:
+    """Of merchants that just had calls without an agent: those whose dials stop now."""
+    ordered_ids = sorted(set(merchant_ids))
+    await tx.execute(_BRAKES_SQL.lock, ordered_ids)
+    rows = await tx.fetch(_BRAKES_SQL.trip, ordered_ids, rule.window_s, rule.calls, rule.share, rule.stop_s)
+    return [pick(Tripped, row) for row in rows]
+
+
+async def release_brakes(tx: Connection, merchant_ids: Collection[str]) -> list[str]:
+    """Of merchants with a call that had its agent: those whose dials were stopped, and start again."""
+    rows = await tx.fetch(_BRAKES_SQL.release, sorted(set(merchant_ids)))
+    return [row["merchant_id"] for row in rows]

@@ -1,4 +1,6 @@
-"""Detected restores of Postgres, and the queries that compare and settle them."""
+"""The database's identity and progress, a name and a number that only grows; restores of Postgres that they prove; and
+the queries that compare and settle them.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -6,11 +8,12 @@ from datetime import datetime
 from uuid import UUID
 
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.rows import columns, pick, pick_or_none
 from trunkline.store.sql import Area
 from trunkline.value import Private, Value
 
 _SQL = Area("restores")
+_CONTINUITY_SQL = Area("continuity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,22 @@ class RestoredCall(Value, frozen=True):
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
+
+
+async def name_installation(conn: Connection) -> None:
+    """Name an installation that has no name yet."""
+    await conn.execute(_CONTINUITY_SQL.begin)
+
+
+async def advance(conn: Connection, installation: UUID, beat: int, beyond: int) -> int | None:
+    """From `beat` past `beyond`; None if the database is at another beat."""
+    further: int | None = await conn.fetchval(_CONTINUITY_SQL.advance, installation, beat, beyond)
+    return further
+
+
+async def is_empty(conn: Connection) -> bool:
+    """Whether this database has no lead to call."""
+    return bool(await conn.fetchval(_CONTINUITY_SQL.is_empty))
 
 
 async def add(tx: Connection, backup_at: datetime, reason: str) -> None:
@@ -131,5 +150,5 @@ async def restore(
 ) -> dict[UUID, UUID]:
     """Insert attempts for these calls. Returns the leads that are being called by them, each with its attempt. The
     caller has locked the leads."""
-    columns = [[getattr(call, name) for call in calls] for name in RestoredCall.__struct_fields__]
-    return {row["lead_id"]: row["id"] for row in await tx.fetch(_SQL.restore, *columns, by, first_channel)}
+    values = columns(calls, *RestoredCall.__struct_fields__)
+    return {row["lead_id"]: row["id"] for row in await tx.fetch(_SQL.restore, *values, by, first_channel)}
