@@ -27,7 +27,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import asyncpg
 
@@ -42,6 +42,7 @@ log = get_logger(__name__)
 POSTGRES_MAJOR_MIN = 17
 
 Phase = Literal["pre", "post"]
+Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 _SQL = Area("migrations")
 _NAME = re.compile(r"(?P<number>\d{4})_(?P<kind>baseline|pre|post)_(?P<area>[a-z]+)(?:_[a-z0-9_]+)?")
@@ -76,7 +77,8 @@ class Migration:
     @property
     def statements(self) -> list[str]:
         """Of a file outside a transaction. It has no functions: a semicolon at the end of a line ends a statement."""
-        return [each.strip() for each in re.split(r";[ ]*(?:\n|$)", self.sql) if _without_comments(each)]
+        parts = re.split(r";[ ]*(?:\n|$)", self.sql)
+        return [each.strip() for each in parts if re.sub(r"--.*", "", each).strip()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,12 @@ async def migrate(
     """Apply what is missing, of one phase or of both, of one area or of all, and return the names of what was applied.
     Without a schema they go where the role's search path says."""
     wanted = [m for m in known() if area in (None, m.area)]
-    connection = await _connect(database_url)
-    try:
-        _check_version(connection)
+    async with _connected(database_url) as connection:
+        major = connection.get_server_version().major
+        if major < POSTGRES_MAJOR_MIN:
+            raise MigrationError(
+                f"Postgres {major} is too old: Trunkline needs {POSTGRES_MAJOR_MIN} or newer."
+            )
         applied = await _read(connection, schema)
         if schema is not None and not applied and await connection.fetchval(_SQL.library_before):
             raise MigrationError(
@@ -147,26 +152,18 @@ async def migrate(
             for migration in todo:
                 await _apply(connection, migration, schema, patience)
         return [m.name for m in todo]
-    finally:
-        await connection.close()
 
 
 async def what_is_left(database_url: str) -> list[str]:
     """The names of this version's migrations that a database lacks."""
-    connection = await _connect(database_url)
-    try:
+    async with _connected(database_url) as connection:
         return [m.name for m in await pending(connection)]
-    finally:
-        await connection.close()
 
 
 async def search_path_with(database_url: str, schema: str) -> str:
     """The search path of a library's connections: its own schema, then whatever the role has otherwise."""
-    connection = await _connect(database_url)
-    try:
+    async with _connected(database_url) as connection:
         path: str = await connection.fetchval(_SQL.search_path)
-    finally:
-        await connection.close()
     return f"{quoted(schema)}, {path}" if path else quoted(schema)
 
 
@@ -252,14 +249,10 @@ def _part(name: str, part: str) -> str:
     return match[part] if match else ""
 
 
-def _without_comments(sql: str) -> str:
-    return re.sub(r"--.*", "", sql).strip()
-
-
 # Reading the history
 
 
-async def _read(connection: "asyncpg.Connection[asyncpg.Record]", schema: str | None) -> list[Applied]:
+async def _read(connection: Session, schema: str | None) -> list[Applied]:
     async with connection.transaction():
         if schema is not None:
             await connection.execute(_SQL.use_path, quoted(schema), True)
@@ -300,24 +293,20 @@ _LIBRARY_MADE_BEFORE = (
 async def _alone(database_url: str, patience: Patience) -> AsyncIterator[None]:
     """No other process migrates this database meanwhile. The lock ends with its transaction, so it also works behind a
     transaction pooler."""
-    connection = await _connect(database_url)
-    try:
-        async with asyncio.timeout(patience.others_s):
-            while not await _takes_lock(connection):  # noqa: ASYNC110  Postgres sends no signal
-                await asyncio.sleep(0.05)
-    except TimeoutError as error:
-        await connection.close()
-        raise MigrationError(
-            f"Another process has been migrating this database for {patience.others_s:g} s: when it has ended, run "
-            "`trunkline migrate` again."
-        ) from error
-    try:
+    async with _connected(database_url) as connection:
+        try:
+            async with asyncio.timeout(patience.others_s):
+                while not await _takes_lock(connection):  # noqa: ASYNC110  Postgres sends no signal
+                    await asyncio.sleep(0.05)
+        except TimeoutError as error:
+            raise MigrationError(
+                f"Another process has been migrating this database for {patience.others_s:g} s: when it has ended, "
+                "run `trunkline migrate` again."
+            ) from error
         yield
-    finally:
-        await connection.close()
 
 
-async def _takes_lock(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
+async def _takes_lock(connection: Session) -> bool:
     """The transaction that has the lock is left open, until the connection is closed."""
     transaction = connection.transaction()
     await transaction.start()
@@ -331,7 +320,7 @@ async def _takes_lock(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
 
 
 async def _apply(
-    connection: "asyncpg.Connection[asyncpg.Record]",
+    connection: Session,
     migration: Migration,
     schema: str | None,
     patience: Patience,
@@ -360,7 +349,7 @@ async def _apply(
 
 
 async def _apply_outside(
-    connection: "asyncpg.Connection[asyncpg.Record]",
+    connection: Session,
     migration: Migration,
     schema: str | None,
     patience: Patience,
@@ -385,7 +374,7 @@ async def _apply_outside(
 
 
 async def _prepare(
-    connection: "asyncpg.Connection[asyncpg.Record]",
+    connection: Session,
     schema: str | None,
     lock_timeout_s: float,
     *,
@@ -400,16 +389,17 @@ async def _prepare(
     await connection.execute(_SQL.use_path, quoted(schema), local)
 
 
-async def _holders(connection: "asyncpg.Connection[asyncpg.Record]") -> str:
+async def _holders(connection: Session) -> str:
     """Who has a transaction open, the oldest first, as far as this role may see it."""
     rows = await connection.fetch(_SQL.holders)
     named = [f"process {row['pid']} ({row['application_name'] or row['usename']})" for row in rows]
     return f": {', '.join(named)}" if named else ""
 
 
-async def _connect(database_url: str) -> "asyncpg.Connection[asyncpg.Record]":
+@asynccontextmanager
+async def _connected(database_url: str) -> AsyncIterator[Session]:
     try:
-        return await asyncpg.connect(
+        connection = await asyncpg.connect(
             database_url,
             timeout=5.0,
             statement_cache_size=0,
@@ -419,9 +409,7 @@ async def _connect(database_url: str) -> "asyncpg.Connection[asyncpg.Record]":
         raise StoreUnavailable(
             f"Postgres cannot be reached: {describe(error)}. Check DATABASE_URL."
         ) from error
-
-
-def _check_version(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    major = connection.get_server_version().major
-    if major < POSTGRES_MAJOR_MIN:
-        raise MigrationError(f"Postgres {major} is too old: Trunkline needs {POSTGRES_MAJOR_MIN} or newer.")
+    try:
+        yield connection
+    finally:
+        await connection.close()
