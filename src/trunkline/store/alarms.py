@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from trunkline.model import new_id
@@ -13,6 +13,12 @@ from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
 _SQL = Area("alarms")
+_BY_SUBJECT = {
+    "unknown_attempts": _SQL.unknown_attempts,
+    # By kind: how many there are, and the age of the oldest one that a worker could take.
+    "dead_mailboxes": _SQL.dead_mailboxes,
+    "waiting_mailboxes": _SQL.waiting_mailboxes,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +182,8 @@ async def was_placed(conn: Connection) -> bool:
     return bool(await conn.fetchval(_SQL.placed))
 
 
-async def by_subject(
-    conn: Connection, name: Literal["unknown_attempts", "dead_mailboxes", "waiting_mailboxes"]
-) -> dict[str, float]:
-    """Values by subject: attempts by carrier and account; by kind, dead mailboxes, and the age of the oldest one that a
-    worker could take."""
-    return {row["subject"]: row["value"] for row in await conn.fetch(getattr(_SQL, name))}
+async def by_subject(conn: Connection, name: str) -> dict[str, float]:
+    return {row["subject"]: row["value"] for row in await conn.fetch(_BY_SUBJECT[name])}
 
 
 async def long_stops(conn: Connection) -> list[LongStop]:
