@@ -48,7 +48,6 @@ from trunkline.jobs.platform.catalogue import (
 )
 from trunkline.jobs.platform.enrichment import EnrichmentService
 from trunkline.jobs.recurring import declared_schedules
-from trunkline.jobs.registry import Registry as JobRegistry
 from trunkline.jobs.service import JobConfig, JobService
 from trunkline.jobs.wakeups import JobNotifier
 from trunkline.leads.retries import Retries
@@ -400,9 +399,22 @@ class PostCall:
             return
         assert settings.database.url, "connected"
         tenants = Outgoing(allow_insecure=settings.jobs.allow_insecure_webhooks)
+        carriers = self._carriers
+        types = platform_registry(
+            PlatformParts(
+                self._runtime.database,
+                self.jobs.sealer,
+                tenants,
+                self._runtime.clock,
+                job_files(settings.data_dir),
+                self.jobs.outbox,
+                load_enricher(settings.jobs.enricher),
+                lambda call, url: carriers.media_authorization(call.carrier, call.account, url),
+            )
+        )
         async with JobService.open(
             JobConfig.of(settings),
-            self._job_types(tenants),
+            types,
             settings.database.url,
             direct_url=settings.database.direct_url,
             behind_pooler=settings.database.pooler == "transaction",
@@ -411,21 +423,6 @@ class PostCall:
         ):
             yield
         await tenants.close()
-
-    def _job_types(self, tenants: Outgoing) -> JobRegistry:
-        runtime, carriers = self._runtime, self._carriers
-        return platform_registry(
-            PlatformParts(
-                runtime.database,
-                self.jobs.sealer,
-                tenants,
-                runtime.clock,
-                job_files(runtime.settings.data_dir),
-                self.jobs.outbox,
-                load_enricher(runtime.settings.jobs.enricher),
-                lambda call, url: carriers.media_authorization(call.carrier, call.account, url),
-            )
-        )
 
 
 class Maintenance:

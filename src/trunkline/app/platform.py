@@ -174,7 +174,11 @@ class Platform:
         log.info("platform.stopping")
         for loop in self.loops():
             loop.stop()
-        await self._say_goodbye()
+        try:  # first of all, because the process may be killed before it has finished
+            async with asyncio.timeout(GOODBYE_S):
+                await self.control.presence.leave()
+        except Exception as error:
+            log.warning("platform.leave_failed", error=str(error) or type(error).__name__)
         try:
             async with asyncio.timeout(self.settings.http.shutdown_timeout_s):
                 await self._finish()
@@ -193,14 +197,6 @@ class Platform:
         await self.ingress.carriers.aclose()
         await self.dispatch.to_tenants.close()
         log.info("platform.stopped")
-
-    async def _say_goodbye(self) -> None:
-        """First of all, because the process may be killed before it has finished."""
-        try:
-            async with asyncio.timeout(GOODBYE_S):
-                await self.control.presence.leave()
-        except Exception as error:
-            log.warning("platform.leave_failed", error=str(error) or type(error).__name__)
 
     def loops(self) -> list[Loop]:
         """What this process runs."""

@@ -59,7 +59,17 @@ class Remote:
     as_json: bool
 
     def ask(self, question: Callable[[Transport], Awaitable[Any]]) -> Any:
-        return asyncio.run(self._ask(question))
+        async def answer() -> Any:
+            transport = Transport(self.url, self.key, TIMEOUT_S)
+            try:
+                return await question(transport)
+            finally:
+                await transport.close()
+
+        try:
+            return asyncio.run(answer())
+        except (ApiError, Unreachable, ValueError) as error:
+            raise ControlCommandError(str(error)) from error
 
     def get(self, columns: Sequence[str], *path: str, query: Values | None = None) -> None:
         self.show(self.ask(lambda api: api.get(api_path(*path), query)), columns)
@@ -75,16 +85,6 @@ class Remote:
 
     def delete(self, columns: Sequence[str], *path: str, query: Values | None = None) -> None:
         self.show(self.ask(lambda api: api.delete(api_path(*path), query)), columns)
-
-    async def _ask(self, question: Callable[[Transport], Awaitable[Any]]) -> Any:
-        try:
-            transport = Transport(self.url, self.key, TIMEOUT_S)
-            try:
-                return await question(transport)
-            finally:
-                await transport.close()
-        except (ApiError, Unreachable, ValueError) as error:
-            raise ControlCommandError(str(error)) from error
 
     def show(
         self, answer: Any, columns: Sequence[str] = (), rows: Sequence[dict[str, Any]] | None = None
@@ -229,14 +229,20 @@ def flag(
     """Change a feature flag. What is left out stays as it is. Leads that were due before a merchant is turned on are
     not called: the preview counts them, and --take-overdue takes them."""
     remote = ctx.obj
-    words = _named(reseller or []), _named(merchant or [])
-    rule, version = remote.ask(lambda api: _flag_rule(api, name, enabled, percentage, *words))
+    resellers, merchants = _named(reseller or []), _named(merchant or [])
+    now = remote.ask(lambda api: _flag(api, name))
+    rule = {
+        "enabled": now["enabled"] if enabled is None else enabled,
+        "percentage": now["percentage"] if percentage is None else percentage,
+        "resellers": _renamed(now["resellers"], resellers),
+        "merchants": _renamed(now["merchants"], merchants),
+    }
     foreseen = remote.ask(lambda api: api.post(api_path("flags", name, "preview"), rule))
     if preview:
         remote.show(foreseen, _PREVIEW)
         return
     _warn_of_overdue(foreseen["overdue"], take_overdue)
-    body = rule | {"reason": reason, "version": version, "take_overdue": take_overdue}
+    body = rule | {"reason": reason, "version": now["version"], "take_overdue": take_overdue}
     remote.put(_FLAG, "flags", name, body=body)
 
 
@@ -264,25 +270,6 @@ def _warn_of_overdue(overdue: int, take_overdue: int | None) -> None:
 async def _flag(api: Transport, name: str) -> dict[str, Any]:
     listed = (await api.get(f"{ROOT}/flags", {"limit": 200}))["items"]
     return next((each for each in listed if each["name"] == name), _NO_FLAG)
-
-
-async def _flag_rule(
-    api: Transport,
-    name: str,
-    enabled: bool | None,
-    percentage: int | None,
-    resellers: Mapping[str, bool | None],
-    merchants: Mapping[str, bool | None],
-) -> tuple[dict[str, Any], int]:
-    """The new rule of the flag, and the version that it is based on."""
-    now = await _flag(api, name)
-    rule = {
-        "enabled": now["enabled"] if enabled is None else enabled,
-        "percentage": now["percentage"] if percentage is None else percentage,
-        "resellers": _renamed(now["resellers"], resellers),
-        "merchants": _renamed(now["merchants"], merchants),
-    }
-    return rule, now["version"]
 
 
 @app.command()

@@ -123,7 +123,11 @@ def import_numbers(
     async def run(api: Transport) -> list[Values]:
         listed = (await api.post(api_path("accounts", "numbers"), source))["numbers"]
         if not pool:
-            await _ensure_first_tenant(api)
+            # A first call needs no tenants: create those of it that are missing, and do not change existing ones.
+            named = {"id": DEFAULT, "name": "Default"}
+            await _create(api, "resellers", named)
+            await _create(api, "pools", named | {"reseller_id": DEFAULT})
+            await _create(api, "merchants", named | {"reseller_id": DEFAULT, "default_pool": DEFAULT})
         body = {"pool": pool or DEFAULT, "max_channels": channels} | source
         return [await _import(api, body | {"e164": e164}) for e164 in listed if not only or e164 in only]
 
@@ -133,18 +137,6 @@ def import_numbers(
         out.print(f"{carrier} lists no such number.")
     if not remote.as_json and any((row["carrier"], row["account"]) != (carrier, account) for row in rows):
         out.print("Numbers that another account dials from stay with it: remove them there first.")
-
-
-async def _ensure_first_tenant(api: Transport) -> None:
-    """A first call needs no tenants: create those of it that are missing, and do not change existing ones."""
-    reseller = {"id": DEFAULT, "name": "Default"}
-    pool = reseller | {"reseller_id": DEFAULT}
-    for what, body in (
-        ("resellers", reseller),
-        ("pools", pool),
-        ("merchants", pool | {"default_pool": DEFAULT}),
-    ):
-        await _create(api, what, body)
 
 
 async def _create(api: Transport, what: str, body: Values) -> bool:

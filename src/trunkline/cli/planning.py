@@ -39,11 +39,16 @@ def run(
 ) -> None:
     now = datetime.now(UTC)
     if policy is not None:
-        given["policy"] = _json(policy)
+        try:
+            given["policy"] = json.loads(policy.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise PlanError(f"{policy.name} is not JSON: {error}") from None
     settings, names = _settings(now, given), parse_mapping(pairs, "payload")
     if isinstance(names, str):
         raise typer.BadParameter(names)
-    listed = _phones(do_not_call, settings.default_region)
+    lines = do_not_call.read_text(encoding="utf-8").splitlines() if do_not_call else ()
+    phones = (to_e164(line.strip(), settings.default_region) for line in lines)
+    listed = frozenset(phone for phone in phones if not isinstance(phone, BadPhone))
     rules = resolve(campaign=settings.policy)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     try:
@@ -74,20 +79,6 @@ def _settings(now: datetime, given: dict[str, Any]) -> PlanSettings:
     if wrong := settings.problems(now):
         raise PlanError("; ".join(f"{each.field}: {each.error}" for each in wrong))
     return settings
-
-
-def _json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise PlanError(f"{file.name} is not JSON: {error}") from None
-
-
-def _phones(file: Path | None, region: str | None) -> frozenset[str]:
-    if file is None:
-        return frozenset()
-    read = (to_e164(line.strip(), region) for line in file.read_text(encoding="utf-8").splitlines())
-    return frozenset(phone for phone in read if not isinstance(phone, BadPhone))
 
 
 def _show(report: dict[str, Any]) -> None:

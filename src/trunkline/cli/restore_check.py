@@ -16,7 +16,7 @@ from trunkline.errors import TrunklineError
 from trunkline.settings import Settings
 from trunkline.store import controls, restores
 from trunkline.store import database as store_database
-from trunkline.store.database import CANNOT_CONNECT, Connection, describe
+from trunkline.store.database import CANNOT_CONNECT, describe
 from trunkline.store.restores import Unsettled, WaitingLead
 from trunkline.telephony.accounts import AccountService
 from trunkline.telephony.callbacks import CallbackKeys
@@ -64,7 +64,10 @@ async def check_restore(
             database, carriers, Vault.from_secrets(secrets), keys, "", settings.carrier.request_timeout_s
         ).refresh()
         async with database.connection() as conn:
-            between = await _between(conn, since)
+            between = await restores.unsettled(conn)
+            if since is not None:
+                found_at = between.found_at if between else (await controls.poll(conn)).now
+                between = Unsettled(since, found_at, 1)
         if between is None:
             text = "No restore is unsettled. Name the moment with --since to compare all the same."
             if as_json:
@@ -81,13 +84,6 @@ async def check_restore(
     else:
         _show(comparison, done)
     return isinstance(done, Settled)
-
-
-async def _between(conn: Connection, since: datetime | None) -> Unsettled | None:
-    unsettled = await restores.unsettled(conn)
-    if since is None:
-        return unsettled
-    return Unsettled(since, unsettled.found_at if unsettled else (await controls.poll(conn)).now, 1)
 
 
 def _show(comparison: Comparison, done: Settled | RestoreRefusal | None) -> None:

@@ -68,7 +68,10 @@ async def fetch(api: Transport) -> dict[str, Any]:
 
 def view(seen: Mapping[str, Any]) -> RenderableType:
     overview = seen["overview"]
-    parts: list[RenderableType] = [_figures(overview), _pace(overview), *_warnings(seen)]
+    endings = ", ".join(f"{n} {name}" for name, n in sorted(overview["endings"].items(), key=lambda e: -e[1]))
+    pace = Text(f"\n{sparkline([each['dials'] for each in overview['slices']])}\n", style="green")
+    pace += Text(endings or "no call has ended lately", style="dim")
+    parts: list[RenderableType] = [_figures(overview), pace, *_warnings(seen)]
     if overview["queues"]:
         parts += [Text(), _queues(overview["queues"])]
     if overview["processes"]:
@@ -118,12 +121,6 @@ def _figures(overview: Mapping[str, Any]) -> RenderableType:
     return table
 
 
-def _pace(overview: Mapping[str, Any]) -> RenderableType:
-    endings = ", ".join(f"{n} {name}" for name, n in sorted(overview["endings"].items(), key=lambda e: -e[1]))
-    line = sparkline([each["dials"] for each in overview["slices"]])
-    return Text(f"\n{line}\n", style="green") + Text(endings or "no call has ended lately", style="dim")
-
-
 def _warnings(seen: Mapping[str, Any]) -> list[RenderableType]:
     stopped = [stop for stop in seen["stops"] if stop["state"] == "stopped"]
     lines = [f"STOPPED {stop['scope']} {stop['subject']}: {stop['reason'] or ''}" for stop in stopped]
@@ -136,22 +133,13 @@ def _warnings(seen: Mapping[str, Any]) -> list[RenderableType]:
 def _queues(queues: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = Table("merchant", "pool", "due now", "waiting", "first due", "waits for")
     for queue in queues[:QUEUES_SHOWN]:
-        table.add_row(
-            queue["merchant_id"],
-            queue["pool"],
-            str(queue["due"]),
-            str(queue["waiting"]),
-            queue["first_due_at"],
-            _wait(queue),
-        )
+        waits_for = (queue.get("waits_for") or "–").replace("_", " ")
+        if queue.get("waits_until") is not None:
+            about = "about " if queue.get("is_until_estimated") else ""
+            waits_for += f", until {about}{queue['waits_until']}"
+        counts = str(queue["due"]), str(queue["waiting"])
+        table.add_row(queue["merchant_id"], queue["pool"], *counts, queue["first_due_at"], waits_for)
     return table
-
-
-def _wait(queue: Mapping[str, Any]) -> str:
-    words = (queue.get("waits_for") or "–").replace("_", " ")
-    if queue.get("waits_until") is None:
-        return words
-    return f"{words}, until {'about ' if queue.get('is_until_estimated') else ''}{queue['waits_until']}"
 
 
 def _processes(processes: Sequence[Mapping[str, Any]]) -> RenderableType:

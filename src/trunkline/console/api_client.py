@@ -1,6 +1,6 @@
 """Requests to the API inside the process: the same routes, checks and responses as over the network."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
@@ -58,16 +58,35 @@ class ApiClient:
 
     async def ask(self, method: str, path: str, *, query: Query | None = None, body: object = None) -> Any:
         content = b"" if body is None else msgspec.json.encode(body)
-        return await self.send(method, path, _whole(content), "application/json", query=query)
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        return await self.send(method, path, receive, "application/json", query=query)
 
     async def send(
         self, method: str, path: str, receive: Receive, content_type: str, *, query: Query | None = None
     ) -> Any:
         """With a body that may still be arriving. The decoded response, or `ApiRefused`."""
-        answer = _ApiReply()
-        scope = self._scope(method, f"{API_ROOT}{path}", query, content_type)
-        await self._api(scope, receive, answer.take)
-        return answer.read()
+        status, content = 0, bytearray()
+
+        async def take(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                content.extend(message.get("body", b""))
+
+        await self._api(self._scope(method, f"{API_ROOT}{path}", query, content_type), receive, take)
+        reply = msgspec.json.decode(content) if content else {}
+        if status < 400:
+            return reply
+        raise ApiRefused(
+            status,
+            reply.get("code", "refused"),
+            reply.get("error", f"The API answered {status}."),
+            {problem["field"]: problem["error"] for problem in reply.get("fields", [])},
+        )
 
     async def pass_on(self, path: str, receive: Receive, send: Send) -> None:
         """Stream a response to the browser: a file."""
@@ -108,33 +127,3 @@ def _text(value: object) -> str | list[str]:
     if isinstance(value, list):
         return [str(each) for each in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _whole(body: bytes) -> Callable[[], Awaitable[Message]]:
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive
-
-
-class _ApiReply:
-    def __init__(self) -> None:
-        self._status = 0
-        self._body = bytearray()
-
-    async def take(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-        else:
-            self._body += message.get("body", b"")
-
-    def read(self) -> Any:
-        body = msgspec.json.decode(self._body) if self._body else {}
-        if self._status < 400:
-            return body
-        raise ApiRefused(
-            self._status,
-            body.get("code", "refused"),
-            body.get("error", f"The API answered {self._status}."),
-            {problem["field"]: problem["error"] for problem in body.get("fields", [])},
-        )

@@ -81,7 +81,7 @@ def time_chart(
     title: str, starts: Sequence[datetime], series: Sequence[ChartSeries], *, unit: str
 ) -> TimeChart:
     top = nice_ceiling(max((v for s in series for v in s.values if v is not None), default=0))
-    across = _across(len(starts))
+    across = [i * WIDTH / max(1, len(starts) - 1) for i in range(len(starts))]
     lines = [_line(each, across, top, unit) for each in series]
     rows = [
         [labels.clock(at), *(_said(each.values[i], unit) for each in series)]
@@ -173,11 +173,6 @@ def _area(run: Sequence[tuple[float, float]]) -> str:
     if len(run) == 1:
         return ""
     return f"{_path(run)}L{run[-1][0]:.1f} {HEIGHT}L{run[0][0]:.1f} {HEIGHT}Z"
-
-
-def _across(count: int) -> list[float]:
-    step = WIDTH / max(1, count - 1)
-    return [i * step for i in range(count)]
 
 
 def _y(value: float, top: float) -> float:

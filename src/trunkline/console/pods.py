@@ -14,11 +14,21 @@ async def show(visit: PageRequest) -> Shown:
     status = await visit.api.get("/status")
     pods, is_whole = await _all(visit, "/pods")
     wanted = visit.given("call")
+    # The pools in the order of the router, including empty ones, each with its pods by name.
+    pods.sort(key=lambda pod: natural(pod["pod_name"]))
+    tiers = dict.fromkeys([*status["free"], *(pod["tier"] for pod in pods)])
     return Shown(
         "pods.html",
         {
             "status": status,
-            "lots": _lots(status, pods),
+            "lots": [
+                {
+                    "tier": tier,
+                    "room": status["free"].get(tier, 0),
+                    "pods": [pod for pod in pods if pod["tier"] == tier],
+                }
+                for tier in tiers
+            ],
             "is_whole": is_whole,
             "wanted": wanted,
             "holder": next((pod for pod in pods if wanted and wanted in pod["calls"]), None),
@@ -50,21 +60,6 @@ async def drain(visit: PageRequest) -> ActionDone:
 async def undrain(visit: PageRequest) -> ActionDone:
     drained = await visit.api.delete(visit.path("/drain/{name}"))
     return ActionDone(f"{visit.part('name')}: {drained['message']}.", at(visit.path("/pods/{name}")))
-
-
-def _lots(status: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The pools in the order of the router, each with its pods by name, including empty ones."""
-    tiers = list(dict.fromkeys([*status["free"], *(pod["tier"] for pod in pods)]))
-    return [
-        {
-            "tier": tier,
-            "room": status["free"].get(tier, 0),
-            "pods": sorted(
-                (pod for pod in pods if pod["tier"] == tier), key=lambda pod: natural(pod["pod_name"])
-            ),
-        }
-        for tier in tiers
-    ]
 
 
 async def _all(visit: PageRequest, path: str) -> tuple[list[dict[str, Any]], bool]:

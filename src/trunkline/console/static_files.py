@@ -24,7 +24,11 @@ class _File:
 class StaticFiles:
     def __init__(self) -> None:
         folder = files("trunkline.console") / "static"
-        self._files = {entry.name: _read(entry.name, entry.read_bytes()) for entry in folder.iterdir()}
+        self._files: dict[str, _File] = {}
+        for entry in folder.iterdir():
+            content = entry.read_bytes()
+            version = hashlib.sha256(content).hexdigest()[:HASH_LENGTH]
+            self._files[entry.name] = _File(content, version, TYPES[entry.name.rpartition(".")[2]])
 
     def address(self, name: str) -> str:
         return f"{ROOT}/static/{name}?v={self._files[name].version}"
@@ -36,8 +40,3 @@ class StaticFiles:
         is_current = request.query_params.get("v") == file.version
         kept = "public, max-age=31536000, immutable" if is_current else "no-cache"
         return Response(file.content, media_type=file.media_type, headers={"Cache-Control": kept})
-
-
-def _read(name: str, content: bytes) -> _File:
-    version = hashlib.sha256(content).hexdigest()[:HASH_LENGTH]
-    return _File(content, version, TYPES[name.rpartition(".")[2]])

