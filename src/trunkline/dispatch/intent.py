@@ -177,6 +177,7 @@ class IntentBatch:
     _over: Mapping[Subject, UUID] = field(default_factory=dict)
     # The inserted ones, and proposed slots that another call has, or whose pod is gone.
     attempts: list[NewAttempt] = field(default_factory=list)
+    _committed: list[Intent] = field(default_factory=list)
     _lost_slots: list[Slot] = field(default_factory=list)
 
     async def commit(self, database: Database, lock_timeout_ms: int) -> Intents:
@@ -197,8 +198,7 @@ class IntentBatch:
             if refusal := self._refusals.get(grant.attempt_id):
                 refused[grant] = refusal
                 metrics.INTENTS_REFUSED.labels(refusal.reason.value).inc()
-        committed = tuple([attempt.intent for attempt in self.attempts])
-        return Intents(committed, refused, lost_slots=tuple(self._lost_slots))
+        return Intents(tuple(self._committed), refused, lost_slots=tuple(self._lost_slots))
 
     async def write(self, tx: Connection, lock_timeout_ms: int) -> None:
         """Everything but the commit."""
@@ -300,6 +300,7 @@ class IntentBatch:
             attempt_id = attempt.grant.attempt_id
             if attempt_id in inserted:
                 self.attempts.append(attempt)
+                self._committed.append(attempt.intent)
                 probes += attempt.probes
             elif attempt.intent.slot is not None and attempt_id not in reserved:
                 unreserved.append(attempt)

@@ -69,24 +69,6 @@ class Headroom:
     was_reserved: bool = False
     was_refused: bool = False
 
-    def may_ring(self, answer_rate: float, abandon_max: float) -> bool:
-        free = self.free - 1 if self.has_waiter else self.free
-        return abandonment.may_dial(self.ringing, answer_rate, free, min(abandon_max, self.abandon_max))
-
-    def may_reserve(self) -> bool:
-        return abandonment.expected_share(self.ringing, self.free - 1) <= self.abandon_max
-
-    def ring(self, answer_rate: float, abandon_max: float) -> None:
-        self.ringing = self.ringing.plus(answer_rate)
-        self.abandon_max = min(self.abandon_max, abandon_max)
-
-    def reserve(self) -> None:
-        self.free -= 1
-        self.was_reserved, self.has_waiter = True, False
-
-    def refuse(self) -> None:
-        self.was_refused = self.has_waiter = True
-
 
 @dataclass(slots=True)
 class Overdialled:
@@ -104,16 +86,19 @@ class Overdialled:
         if self.terms and not self.is_reserved(attempt_id):
             terms = self.terms[attempt_id]
             for group in terms.groups:
-                if self.headrooms[group].may_ring(terms.answer_rate, terms.abandon_max):
+                headroom = self.headrooms[group]
+                free = headroom.free - 1 if headroom.has_waiter else headroom.free
+                abandon_max = min(terms.abandon_max, headroom.abandon_max)
+                if abandonment.may_dial(headroom.ringing, terms.answer_rate, free, abandon_max):
                     return Overdial(group, terms.answer_rate, terms.abandon_max)
             return "abandon_max"
         slot = self.slots.get(attempt_id)
         if slot is None:
             return "no_agent_free"
         # A group that was not counted has nothing ringing.
-        headroom = self.headrooms.get(group_of_slot(slot)) if self.headrooms else None
-        if headroom is not None and not headroom.may_reserve():
-            headroom.refuse()
+        room = self.headrooms.get(group_of_slot(slot)) if self.headrooms else None
+        if room and abandonment.expected_share(room.ringing, room.free - 1) > room.abandon_max:
+            room.was_refused = room.has_waiter = True
             return "agents_for_ringing_calls"
         return slot
 
@@ -124,9 +109,12 @@ class Overdialled:
     def count(self, agent: Slot | Overdial | None) -> None:
         match agent:
             case Overdial(group=group, answer_rate=rate, abandon_max=most):
-                self.headrooms[group].ring(rate, most)
-            case Slot() if headroom := self.headrooms.get(group_of_slot(agent)):
-                headroom.reserve()
+                headroom = self.headrooms[group]
+                headroom.ringing = headroom.ringing.plus(rate)
+                headroom.abandon_max = min(headroom.abandon_max, most)
+            case Slot() if room := self.headrooms.get(group_of_slot(agent)):
+                room.free -= 1
+                room.was_reserved, room.has_waiter = True, False
 
 
 class _CampaignStats(Value, frozen=True):
@@ -137,10 +125,6 @@ class _CampaignStats(Value, frozen=True):
     read_at_s: float
     # By the brake, for a person whose country allows as much as the policy.
     has_ended: bool
-
-    def terms(self, policy: Effective, abandon_max: float) -> Terms:
-        has_ended = any(is_over(policy, each, abandon_max) for each in self.measured)
-        return Terms(self.tiers, self.answer_rate, abandon_max, has_ended)
 
 
 class Overdialling:
@@ -166,20 +150,16 @@ class Overdialling:
 
     async def terms(self, tx: Connection, cases: Iterable[Case]) -> dict[UUID, Terms]:
         """By attempt, of those cases that may be overdialled. Read before the locks."""
-        candidates = [
-            (case, abandon_max)
-            for case in cases
-            if (abandon_max := case.policy.abandon_max_of(case.lead.phone))
-        ]
-        if not candidates:
-            return {}
-        await self._refresh(tx, [case for case, _ in candidates])
-        return {
-            case.grant.attempt_id: self._stats[case.lead.merchant_id, case.lead.campaign_id].terms(
-                case.policy, abandon_max
-            )
-            for case, abandon_max in candidates
-        }
+        candidates = [(case, case.policy.abandon_max_of(case.lead.phone)) for case in cases]
+        candidates = [(case, most) for case, most in candidates if most]
+        if candidates:
+            await self._refresh(tx, [case for case, _ in candidates])
+        terms = {}
+        for case, most in candidates:
+            stats = self._stats[case.lead.merchant_id, case.lead.campaign_id]
+            has_ended = any(is_over(case.policy, each, most) for each in stats.measured)
+            terms[case.grant.attempt_id] = Terms(stats.tiers, stats.answer_rate, most, has_ended)
+        return terms
 
     async def count(
         self,

@@ -44,7 +44,6 @@ from trunkline.schema.leads import Decision
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, allocations, cooldowns, decisions, dispatch, flags, policy, presence
 from trunkline.store.agents import AgentCapacity, SlotRule
-from trunkline.store.cooldowns import ActiveCooldown
 from trunkline.store.database import Connection
 from trunkline.store.decisions import Standing, StopOfLead
 from trunkline.store.dispatch import LockedLead
@@ -131,7 +130,11 @@ async def why(
         return None
     history = tuple(await decisions.history(conn, lead_id))
     if standing.status != "BACKLOG":
-        return Why(lead_id, standing.status, _settled(standing), None, None, (), history)
+        reason = f" ({standing.outcome_reason})" if standing.outcome_reason else ""
+        answer = f"It has ended as {standing.outcome}{reason}."
+        if standing.status == "PROCESSING":
+            answer = "It is being called now."
+        return Why(lead_id, standing.status, answer, None, None, (), history)
     level = "merchant" if tenant.merchant_id else "reseller" if tenant.reseller_id else "platform"
     checks = tuple(await _Explainer(conn, policies, level, standing, history, view).checks())
     closed = ranked(checks, refusing(history, standing.lead.now))
@@ -167,17 +170,20 @@ class _Explainer:
         projection, match_stop = await self._view.projection(
             lead.reseller_id, lead.merchant_id, lead.campaign_id
         )
-        before = [
-            *(
-                [self._stopped("control", stop) for stop in stops if stop.scope not in _NUMBER_SCOPES]
-                or [GateCheck("control", True)]
-            ),
-            await self._rollout(),
-            *await self._dialers(),
-        ]
+        is_expired = lead.expires_at is not None and max(lead.now, lead.due_at) >= lead.expires_at
+        is_free = self._standing.free > 0 or self._standing.usable == 0
+        before = [self._stopped("control", stop) for stop in stops if stop.scope not in _NUMBER_SCOPES]
+        before = [*(before or [GateCheck("control", True)]), await self._rollout()]
+        if self._view.looks_for_dialers:
+            dials = bool((await presence.alive(self._conn, DIALER_SILENT_S)).get("dispatcher"))
+            advice = None if dials else "start one with the role `dispatcher`"
+            before.append(GateCheck("dialers", dials, advice))
+        if match_stop is not None and all(check.is_open for check in before):
+            # The match applies a stop that this process cannot explain: another process configured it.
+            detail = match_stop if self._level == "platform" else None
+            before.append(GateCheck("control", False, detail, set_by="the platform"))
         return [
             *before,
-            *self._unexplained(before, match_stop),
             self._due(),
             *self._numbers([stop for stop in stops if stop.scope in _NUMBER_SCOPES]),
             *await self._cooldowns(),
@@ -186,13 +192,14 @@ class _Explainer:
                 lead.attempt_count < lead.max_attempts,
                 f"{lead.attempt_count} of {lead.max_attempts} used",
             ),
-            self._expired(),
+            GateCheck("expired", not is_expired, "it was due earlier" if is_expired else None),
             self._do_not_call(),
             *await self._policy_checks(rules, stated),
             await self._agents(rules),
             # Of two calls from one number to one person the second waits.
             GateCheck("person", self._standing.unpaired > 0 or self._standing.usable == 0),
-            self._channel(),
+            # The number in use would show what other tenants do: a pool may be shared.
+            GateCheck("channel", is_free, None if is_free else "all channels of its pool are in use"),
             *await self._projection(projection),
         ]
 
@@ -211,49 +218,22 @@ class _Explainer:
         rows = [flag for flag in await flags.list_flags(self._conn) if flag.name == EVENT_DISPATCH.name]
         includes = self._view.includes or partial(_by_flags, rows)
         if includes(lead.reseller_id, lead.merchant_id):
-            return self._cut_over()
+            if not self._standing.is_cut_over:
+                return GateCheck("event_dispatch", True)
+            # Leads that were due before their merchant was turned on belong to another system: no intent takes them.
+            detail = (
+                "it was due before event_dispatch was turned on for its merchant, so another system has called it; it "
+                "ends as ABORTED"
+            )
+            return GateCheck("event_dispatch", False, detail)
         detail = "another system calls its leads"
         if self._view.has_flag_service:
             detail += ", says the flag service (FEATURE_FLAG_PROVIDER)"
             return GateCheck("event_dispatch", False, detail)
         if not rows or self._level != "platform":
             return GateCheck("event_dispatch", False, detail, set_by="the platform")
-        return GateCheck(
-            "event_dispatch",
-            False,
-            f"{detail} (flag event_dispatch: {rows[0].reason})",
-            None,
-            rows[0].changed_by,
-        )
-
-    def _cut_over(self) -> GateCheck:
-        """Leads that were due before their merchant was turned on belong to another system, and no intent takes
-        them."""
-        if not self._standing.is_cut_over:
-            return GateCheck("event_dispatch", True)
-        detail = (
-            "it was due before event_dispatch was turned on for its merchant, so another system has called it; it ends "
-            "as ABORTED"
-        )
-        return GateCheck("event_dispatch", False, detail)
-
-    async def _dialers(self) -> list[GateCheck]:
-        if not self._view.looks_for_dialers:
-            return []
-        alive = await presence.alive(self._conn, DIALER_SILENT_S)
-        if alive.get("dispatcher"):
-            return [GateCheck("dialers", True)]
-        return [GateCheck("dialers", False, "start one with the role `dispatcher`")]
-
-    def _unexplained(self, before: Sequence[GateCheck], match_stop: str | None) -> list[GateCheck]:
-        """The match applies a stop that this process cannot explain: another process configured it."""
-        if match_stop is None or any(not check.is_open for check in before):
-            return []
-        return [
-            GateCheck(
-                "control", False, match_stop if self._level == "platform" else None, set_by="the platform"
-            )
-        ]
+        detail += f" (flag event_dispatch: {rows[0].reason})"
+        return GateCheck("event_dispatch", False, detail, set_by=rows[0].changed_by)
 
     def _due(self) -> GateCheck:
         """With the refusal that deferred it, if an intent did: a limit, a window, a pre-check."""
@@ -286,21 +266,15 @@ class _Explainer:
         active = await cooldowns.active(
             self._conn, (number.carrier, number.account), number.id, region_of(self._lead.phone) or ""
         )
-        if not active:
-            return [GateCheck("cooldown", True)]
-        return [self._cooldown_check(each) for each in active]
-
-    def _cooldown_check(self, held: ActiveCooldown) -> GateCheck:
-        words = in_words("cooldown", held.subject.scope) or ""
-        if self._level == "platform":
-            cause = f" ({held.why})" if held.why else ""
-            words = f"{words}: {held.subject.name} refused with {held.code}{cause}"
-        return GateCheck("cooldown", False, f"{words}, since {held.since:%Y-%m-%d %H:%M:%S} UTC", held.until)
-
-    def _expired(self) -> GateCheck:
-        lead = self._lead
-        is_open = lead.expires_at is None or max(lead.now, lead.due_at) < lead.expires_at
-        return GateCheck("expired", is_open, None if is_open else "it was due earlier")
+        checks = []
+        for held in active:
+            words = in_words("cooldown", held.subject.scope) or ""
+            if self._level == "platform":
+                cause = f" ({held.why})" if held.why else ""
+                words = f"{words}: {held.subject.name} refused with {held.code}{cause}"
+            since = f"{held.since:%Y-%m-%d %H:%M:%S} UTC"
+            checks.append(GateCheck("cooldown", False, f"{words}, since {since}", held.until))
+        return checks or [GateCheck("cooldown", True)]
 
     def _do_not_call(self) -> GateCheck:
         lead, standing = self._lead, self._standing
@@ -361,7 +335,8 @@ class _Explainer:
     def _policies_stating(self, subject: str, stated: Sequence[PolicyRow]) -> str | None:
         """The layers that state the field; with the author's name where the layer is the tenant's own or below."""
         fields = _POLICY_FIELDS.get(subject, ())
-        stating = [row for row in stated if any(_is_stated(row.policy.get(name)) for name in fields)]
+        unstated: tuple[Any, ...] = (None, [], {}, ())
+        stating = [row for row in stated if any(row.policy.get(name) not in unstated for name in fields)]
         if not stating:
             return "the platform's default" if fields else None
         return " and ".join(
@@ -382,11 +357,6 @@ class _Explainer:
             # It may be dialled without one. Only the intent counts whether the bound allows it, and records a refusal.
             return GateCheck("agents", True, f"{missing}; `abandon_max` allows some calls without one")
         return GateCheck("agents", missing is None, missing)
-
-    def _channel(self) -> GateCheck:
-        # The number in use would show what other tenants do: a pool may be shared.
-        is_free = self._standing.free > 0 or self._standing.usable == 0
-        return GateCheck("channel", is_free, None if is_free else "all channels of its pool are in use")
 
     async def _projection(self, state: Projection) -> list[GateCheck]:
         """Meanwhile leads are dialled from Postgres, so this alone prevents no call: it comes last."""
@@ -422,14 +392,3 @@ def _missing_agent(capacity: AgentCapacity, tiers: Sequence[str]) -> str | None:
     if not capacity.able:
         return "no agent takes calls: those that serve it are silent, draining or not ready"
     return "every agent that can take its calls is busy, or in the inbound reserve"
-
-
-def _is_stated(value: Any) -> bool:
-    return value is not None and value not in ([], {}, ())
-
-
-def _settled(standing: Standing) -> str:
-    if standing.status == "PROCESSING":
-        return "It is being called now."
-    reason = f" ({standing.outcome_reason})" if standing.outcome_reason else ""
-    return f"It has ended as {standing.outcome}{reason}."

@@ -6,7 +6,7 @@ pre-checks, the time zone of callees) come from the nearest layer that states th
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Annotated, Literal, TypeVar
@@ -274,32 +274,29 @@ def problems(
     policy: CallingPolicy, scope: Scope, above: Sequence[CallingPolicy], now: datetime
 ) -> list[PolicyProblem]:
     """Problems of a layer that its schema does not show. `above` are the layers it adds to."""
-    return [
-        *(
-            PolicyProblem(name, f"Only {who} may set this.")
-            for name, who in _RESERVED.items()
-            if scope not in who and getattr(policy, name) is not None
-        ),
-        *_unknown_packs(policy, above),
-        *_raised(policy, above),
-        *([_NEVER_OPENS] if _never_opens([*above, policy], now) else []),
-    ]
-
-
-def _unknown_packs(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Iterator[PolicyProblem]:
+    found = []
+    for name, who in _RESERVED.items():
+        if scope not in who and getattr(policy, name) is not None:
+            found.append(PolicyProblem(name, f"Only {who} may set this."))
     known = known_packs(pack for layer in (*above, policy) for pack in layer.edited_packs or ())
     for name in policy.packs:
         if name not in known:
-            yield PolicyProblem("packs", f"There is no pack {name!r}. There are: {', '.join(sorted(known))}.")
-
-
-def _raised(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Iterator[PolicyProblem]:
-    """A share above that of a higher layer would have no effect: the tenant should know."""
+            error = f"There is no pack {name!r}. There are: {', '.join(sorted(known))}."
+            found.append(PolicyProblem("packs", error))
+    # A share above that of a higher layer would have no effect: the tenant should know.
     allowed = _least(layer.abandon_max for layer in above)
     if allowed is not None and policy.abandon_max is not None and policy.abandon_max > allowed:
-        yield PolicyProblem(
-            "abandon_max", f"At most {allowed:g}: a layer above says so, and can only be tightened."
-        )
+        error = f"At most {allowed:g}: a layer above says so, and can only be tightened."
+        found.append(PolicyProblem("abandon_max", error))
+    # Judged as if all callees were in one place; ingest and the dial judge each of the others.
+    layers = [*above, policy]
+    zone = _nearest([layer.timezone for layer in layers]) or "UTC"
+    in_force = [window for layer in layers for window in layer.windows]
+    rules = tuple(WindowRule(window, (window.timezone or zone,)) for window in in_force)
+    if rules and windows.next_opening(rules, now) is None:
+        error = "Together with the windows above it, it never opens: no lead would ever be called."
+        found.append(PolicyProblem("windows", error))
+    return found
 
 
 _RESERVED = {
@@ -308,17 +305,6 @@ _RESERVED = {
     "max_concurrent": "a campaign",
     "starts_per_s": "a campaign",
 }
-_NEVER_OPENS = PolicyProblem(
-    "windows", "Together with the windows above it, it never opens: no lead would ever be called."
-)
-
-
-def _never_opens(layers: Sequence[CallingPolicy], now: datetime) -> bool:
-    """Judged as if all callees were in one place; ingest and the dial judge each of the others."""
-    in_force = [window for layer in layers for window in layer.windows]
-    zone = _nearest([layer.timezone for layer in layers]) or "UTC"
-    rules = tuple(WindowRule(window, (window.timezone or zone,)) for window in in_force)
-    return bool(rules) and windows.next_opening(rules, now) is None
 
 
 def _least(values: Iterable[N | None]) -> N | None:

@@ -175,24 +175,19 @@ def _distinct_clocks(zones: tuple[str, ...], day: date) -> tuple[str, ...]:
 
 
 def _covers(window: Window, local: datetime) -> bool:
+    """Wall times compare as text. The end is not included, or two windows could share one instant."""
     day, wall = local.date(), local.strftime("%H:%M:%S.%f")
     if _is_closed_on(window, day):
         return False
-    return any(_span_covers(window, span, day, wall) for span in window.spans)
-
-
-def _span_covers(window: Window, span: TimeSpan, day: date, wall: str) -> bool:
-    """Wall times compare as text. The end is not included, or two windows could share one instant."""
-    if not span.wraps:
-        return _begins_on(span, day) and span.start <= wall < span.end
-    if _begins_on(span, day) and span.start <= wall:
-        return True
     before = day - _DAY
-    return _begins_on(span, before) and wall < span.end and not _is_closed_on(window, before)
-
-
-def _begins_on(span: TimeSpan, day: date) -> bool:
-    return WEEKDAYS[day.weekday()] in span.days
+    for span in window.spans:
+        begins_today = WEEKDAYS[day.weekday()] in span.days and span.start <= wall
+        if begins_today and (span.wraps or wall < span.end):
+            return True
+        began_before = span.wraps and WEEKDAYS[before.weekday()] in span.days and wall < span.end
+        if began_before and not _is_closed_on(window, before):
+            return True
+    return False
 
 
 def _is_closed_on(window: Window, day: date) -> bool:
