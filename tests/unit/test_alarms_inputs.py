@@ -16,7 +16,7 @@ from trunkline.control.inputs import Readings, Waits, values
 from trunkline.control.notifier import announcements
 from trunkline.control.waits import cause
 from trunkline.store.agents import AgentCapacity
-from trunkline.store.alarms import Alarm
+from trunkline.store.alarms import StoredAlarm
 from trunkline.store.presence import Losses, MeasuredValue
 from trunkline.store.waiting import WaitingFlow
 
@@ -200,13 +200,15 @@ def test_every_alarm_says_what_it_means_and_what_to_do(name: str) -> None:
     assert f"| `{name}` |" in PAGE
 
 
-def alarm(**more: Any) -> Alarm:
+def alarm(**more: Any) -> StoredAlarm:
     at = datetime(2030, 5, 1, tzinfo=UTC)
     fields: dict[str, Any] = {
         "id": uuid4(),
         "name": "dead_jobs",
         "subject": "export",
         "severity": "warning",
+        "meaning": "",
+        "action": "",
         "detail": {"value": 3},
         "raised_at": at,
         "seen_at": at,
@@ -218,7 +220,7 @@ def alarm(**more: Any) -> Alarm:
         "reseller_id": None,
         "merchant_id": None,
     }
-    return Alarm(**fields | more)
+    return StoredAlarm(**fields | more)
 
 
 def test_raised_and_cleared_of_an_alarm_are_announced_once_and_in_order() -> None:

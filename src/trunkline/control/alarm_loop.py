@@ -18,7 +18,7 @@ from trunkline.errors import BusUnavailable
 from trunkline.loops.leader import LeaderLoop, Leadership
 from trunkline.store import alarms, presence, schedule
 from trunkline.store.agents import SlotRule
-from trunkline.store.alarms import Alarm, Seen
+from trunkline.store.alarms import Seen, StoredAlarm
 from trunkline.store.database import Connection, Database
 from trunkline.store.presence import Key
 from trunkline.telemetry import metrics
@@ -146,7 +146,7 @@ class AlarmLoop(LeaderLoop):
 
 
 def _histories(
-    before: Iterable[Seen], now: Mapping[Key, float], opened: Mapping[Key, Alarm], now_s: float
+    before: Iterable[Seen], now: Mapping[Key, float], opened: Mapping[Key, StoredAlarm], now_s: float
 ) -> dict[Key, History]:
     samples: dict[Key, list[Sample]] = defaultdict(list)
     for seen in before:

@@ -5,9 +5,11 @@ component detects the fault and calls `raise_alarm`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+
+from trunkline.store.alarms import StoredAlarm
 
 
 class Severity(StrEnum):
@@ -370,3 +372,9 @@ _ALL = (
     ),
 )
 DEFINITIONS: Mapping[str, AlarmDefinition] = {definition.name: definition for definition in _ALL}
+
+
+def described(alarm: StoredAlarm) -> StoredAlarm:
+    """With its meaning and the action. An alarm of another version has neither here."""
+    known = DEFINITIONS.get(alarm.name)
+    return replace(alarm, meaning=known.meaning, action=known.action) if known else alarm

@@ -25,14 +25,14 @@ import msgspec
 from trunkline.bus import outages
 from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
-from trunkline.control.alarms import DEFINITIONS
+from trunkline.control.alarms import DEFINITIONS, described
 from trunkline.control.raising import raise_alarm
 from trunkline.errors import BusUnavailable
 from trunkline.http.outgoing import FAILURES, Outgoing
 from trunkline.loops.base import Loop
 from trunkline.model import new_id
 from trunkline.store import alarms, presence
-from trunkline.store.alarms import Alarm
+from trunkline.store.alarms import StoredAlarm
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.telemetry import get_logger, metrics
 
@@ -60,7 +60,7 @@ class Announcement:
     body: dict[str, Any]
 
 
-def announcements(alarm: Alarm) -> Iterator[Announcement]:
+def announcements(alarm: StoredAlarm) -> Iterator[Announcement]:
     """In order; an alarm that was raised and cleared between two runs yields both messages."""
     if alarm.raise_told_at is None:
         yield announcement("alarm.raised", alarm)
@@ -70,8 +70,8 @@ def announcements(alarm: Alarm) -> Iterator[Announcement]:
         yield announcement("alarm.ongoing", alarm)
 
 
-def announcement(word: Word, alarm: Alarm) -> Announcement:
-    definition = DEFINITIONS.get(alarm.name)
+def announcement(word: Word, alarm: StoredAlarm) -> Announcement:
+    alarm = described(alarm)
     cleared_at = alarm.cleared_at if word == "alarm.cleared" else None
     body = {
         "type": word,
@@ -81,9 +81,9 @@ def announcement(word: Word, alarm: Alarm) -> Announcement:
             "name": alarm.name,
             "subject": alarm.subject,
             "severity": alarm.severity,
-            "meaning": definition.meaning if definition else "",
-            "action": definition.action if definition else "",
-            "detail": dict(alarm.detail),
+            "meaning": alarm.meaning,
+            "action": alarm.action,
+            "detail": alarm.detail,
             "raised_at": alarm.raised_at.isoformat(),
             "cleared_at": cleared_at.isoformat() if cleared_at else None,
         },
@@ -210,7 +210,7 @@ class AlarmNotifier(Loop):
         if now_s - self._unled_since_s >= patience_s:
             await raise_alarm(self._database, "no_leader", detail={"seen_by": self._id})
 
-    async def _notify_of(self, webhook: AlarmWebhook, alarm: Alarm) -> bool:
+    async def _notify_of(self, webhook: AlarmWebhook, alarm: StoredAlarm) -> bool:
         """In order; a delivered announcement is not sent again when the next one fails."""
         for announcement in announcements(alarm):
             was_taken = await webhook.send(announcement)
@@ -244,11 +244,13 @@ class AlarmNotifier(Loop):
 
     async def _tell_outage(self, webhook: AlarmWebhook, outage_id: UUID, lasted_s: float) -> None:
         now = self._clock.now()
-        alarm = Alarm(
+        alarm = StoredAlarm(
             id=outage_id,
             name=OUTAGE,
             subject="",
-            severity=DEFINITIONS[OUTAGE].severity,
+            severity=DEFINITIONS[OUTAGE].severity.value,
+            meaning="",
+            action="",
             detail={"lasted_s": round(lasted_s, 1), "seen_by": self._id},
             raised_at=now - timedelta(seconds=lasted_s),
             seen_at=now,
@@ -291,7 +293,7 @@ class AlarmNotifier(Loop):
         self._down_since_s = self._outage_id = self._outage_told_at_s = None
 
 
-def show(opened: Iterable[Alarm]) -> None:
+def show(opened: Iterable[StoredAlarm]) -> None:
     """A series for every alarm: an absent one could not be distinguished from one that is not raised."""
     counts = dict.fromkeys(DEFINITIONS, 0.0)
     for alarm in opened:

@@ -44,7 +44,7 @@ async def clear_alarm(
     if isinstance(where, Database):
         async with where.transaction() as tx:
             return await clear_alarm(tx, name, subject, by)
-    cleared = await alarms.clear(where, name, subject, by)
-    if cleared is not None:
+    was_open = await alarms.clear(where, name, subject, by)
+    if was_open:
         log.info("alarm.cleared", alarm=name, subject=subject)
-    return cleared is not None
+    return was_open

@@ -6,9 +6,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
 from trunkline.model import new_id
+from trunkline.schema.alarms import Alarm
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.rows import pick
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
@@ -22,27 +25,13 @@ _BY_SUBJECT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
-    id: UUID
-    name: str
-    subject: str
-    severity: str
-    detail: Mapping[str, Any]
-    raised_at: datetime
-    # When its condition was last found to hold.
-    seen_at: datetime
-    cleared_at: datetime | None
-    cleared_by: str | None
+class StoredAlarm(Alarm):
+    """Its definition, which the code has, says what it means and what to do: see `described`."""
+
     raise_told_at: datetime | None
     clear_told_at: datetime | None
     # When the webhook last accepted a notification of it.
     notified_at: datetime | None
-    reseller_id: str | None
-    merchant_id: str | None
-
-    @property
-    def tenant(self) -> Tenant:
-        return Tenant(self.reseller_id, self.merchant_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +79,13 @@ async def raise_alarm(
     return bool(stored == alarm_id)
 
 
-async def clear(tx: Connection, name: str, subject: str, by: str) -> Alarm | None:
-    return pick_or_none(Alarm, await tx.fetchrow(_SQL.clear, name, subject, by))
+async def clear(tx: Connection, name: str, subject: str, by: str) -> bool:
+    return await tx.fetchrow(_SQL.clear, name, subject, by) is not None
 
 
-async def clear_by_id(tx: Connection, alarm_id: UUID, by: str) -> Alarm | None:
-    return pick_or_none(Alarm, await tx.fetchrow(_SQL.clear_by_id, alarm_id, by))
+async def clear_by_id(tx: Connection, alarm_id: UUID, by: str) -> StoredAlarm | None:
+    row = await tx.fetchrow(_SQL.clear_by_id, alarm_id, by)
+    return _read(row) if row else None
 
 
 async def record_outage(
@@ -111,20 +101,20 @@ async def record_outage(
     await conn.execute(_SQL.record_outage, alarm_id, name, severity, dict(detail), lasted_s, was_notified)
 
 
-async def list_open(conn: Connection) -> list[Alarm]:
+async def list_open(conn: Connection) -> list[StoredAlarm]:
     return [alarm for alarm, _ in await current(conn, 0) if alarm.cleared_at is None]
 
 
-async def current(conn: Connection, again_after_s: float) -> list[tuple[Alarm, bool]]:
+async def current(conn: Connection, again_after_s: float) -> list[tuple[StoredAlarm, bool]]:
     """Raised alarms, and ended ones without a notification; with each, whether a notification is due."""
-    return [(pick(Alarm, row), row["is_due"]) for row in await conn.fetch(_SQL.current, again_after_s)]
+    return [(_read(row), row["is_due"]) for row in await conn.fetch(_SQL.current, again_after_s)]
 
 
 async def claim_notifications(
     conn: Connection, alarm_ids: Sequence[UUID], *, again_after_s: float, for_s: float
-) -> list[Alarm]:
+) -> list[StoredAlarm]:
     rows = await conn.fetch(_SQL.claim_notifications, alarm_ids, again_after_s, for_s)
-    return [pick(Alarm, row) for row in rows]
+    return [_read(row) for row in rows]
 
 
 async def notified(conn: Connection, alarm_id: UUID, *, of_its_end: bool) -> None:
@@ -139,15 +129,14 @@ async def give_up_notifications(conn: Connection) -> None:
     await conn.execute(_SQL.give_up_notifications)
 
 
-async def get(conn: Connection, tenant: Tenant, alarm_id: UUID) -> Alarm | None:
-    return pick_or_none(
-        Alarm, await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, alarm_id)
-    )
+async def get(conn: Connection, tenant: Tenant, alarm_id: UUID) -> StoredAlarm | None:
+    row = await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, alarm_id)
+    return _read(row) if row else None
 
 
 async def list_alarms(
     conn: Connection, tenant: Tenant, wanted: AlarmFilter, *, before: UUID, limit: int
-) -> list[Alarm]:
+) -> list[StoredAlarm]:
     rows = await conn.fetch(
         _SQL.list,
         tenant.reseller_id,
@@ -158,7 +147,7 @@ async def list_alarms(
         wanted.severity,
         limit,
     )
-    return [pick(Alarm, row) for row in rows]
+    return [_read(row) for row in rows]
 
 
 async def add_samples(conn: Connection, values: Mapping[tuple[str, str], float]) -> None:
@@ -188,3 +177,7 @@ async def by_subject(conn: Connection, name: str) -> dict[str, float]:
 
 async def long_stops(conn: Connection) -> list[LongStop]:
     return [pick(LongStop, row) for row in await conn.fetch(_SQL.long_stops)]
+
+
+def _read(row: asyncpg.Record) -> StoredAlarm:
+    return pick(StoredAlarm, row, meaning="", action="")

@@ -5,25 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from trunkline.schema.alarms import AuditLine
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
 _SQL = Area("audit")
-
-
-@dataclass(frozen=True, slots=True)
-class AuditLine:
-    id: int
-    at: datetime
-    actor: str
-    action: str
-    subject: str
-    reason: str | None
-    details: Mapping[str, Any]
-    reseller_id: str | None
-    merchant_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
