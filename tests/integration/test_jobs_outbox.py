@@ -10,7 +10,7 @@ from trunkline.errors import NotInTransaction
 from trunkline.jobs import PayloadRefused, UnknownJobType, finisher
 from trunkline.jobs.outbox import CHUNK, COPY_MIN
 from trunkline.store.jobs import End
-from trunkline.store.tenants import PLATFORM, Tenant
+from trunkline.store.tenants import PLATFORM, Tenant, tenant_of
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def test_a_job_is_pending_with_everything_it_was_given(world: JobWorld) ->
     job = await world.job(enqueued.id)
     assert enqueued.is_new
     assert (job.status, job.run_at, job.priority, job.max_attempts) == ("PENDING", run_at, 3, 9)
-    assert (job.unique_key, job.concurrency_key, job.tenant) == ("u", "c", Tenant("acme", "shop"))
+    assert (job.unique_key, job.concurrency_key, tenant_of(job)) == ("u", "c", Tenant("acme", "shop"))
     assert job.payload == '{"name":"a","do":"done"}'
 
 

@@ -36,9 +36,9 @@ from trunkline.sealing import Sealer
 from trunkline.states import LeadStatus
 from trunkline.store import enrichments, tenants, webhook_endpoints
 from trunkline.store.enrichments import Enriched, Item
-from trunkline.store.job_admin import Job
+from trunkline.store.job_admin import StoredJob as Job
 from trunkline.store.jobs import Inserted
-from trunkline.store.tenants import Tenant
+from trunkline.store.tenants import Tenant, tenant_of
 
 SHOP = Tenant("acme", "shop")
 AT = datetime(2025, 1, 1, 12, tzinfo=UTC)
@@ -153,7 +153,7 @@ async def test_a_webhook_is_delivered_with_a_signature_that_standardwebhooks_ver
     [delivery] = await publish(world)
     async with working(world, tmp_path):
         [job] = await world.ended(delivery.id)
-    assert (job.outcome, job.result, job.tenant) == ("succeeded", '{"status":200}', SHOP)
+    assert (job.outcome, job.result, tenant_of(job)) == ("succeeded", '{"status":200}', SHOP)
     [(headers, body)] = receiver.requests
     assert Judge(secret).verify(body, headers) == {
         "type": "lead.finished",

@@ -14,6 +14,8 @@ from tests.integration.test_mailbox_api import append
 from tests.support.api.http_server import serve
 from tests.support.api.world import ADMIN_KEY, ApiWorld, expect, open_api
 from trunkline.cli.queues import app as queues_app
+from trunkline.client import TrunklineClient
+from trunkline.schema.queues import JobDetail, MailboxDetail
 
 ROOT = "/api/v1/queues"
 WEBHOOKS = f"{ROOT}/jobs/deliver_webhook"
@@ -177,3 +179,31 @@ async def test_the_command_line_shows_and_replays_queues(world: ApiWorld) -> Non
         assert (await run("pause", "deliver_webhook", "--reason", "mended"))["paused_reason"] == "mended"
         assert (await run("resume", "deliver_webhook"))["paused_reason"] is None
         assert (await run("cancel", "deliver_webhook", job, "--reason", "mended"))["status"] == "done"
+
+
+async def test_the_client_has_queues_jobs_and_mailboxes_as_values(world: ApiWorld) -> None:
+    job = await enqueue(world)
+    await append(world, "a", "b")
+    async with serve(world.app) as url, TrunklineClient(url, ADMIN_KEY) as client:
+        counts = {(each.kind, each.name): each.waiting for each in await client.list_queues()}
+        assert (counts["jobs", "deliver_webhook"], counts["mailboxes", "issue"]) == (1, 1)
+        [item] = [each async for each in client.list_queue_items("jobs", "deliver_webhook")]
+        found = await client.get_queue_item("jobs", "deliver_webhook", item.id)
+        assert isinstance(found, JobDetail)
+        assert (str(found.id), found.payload) == (job, {"n": 1})
+        assert await client.get_job(item.id) == found
+        assert [str(each.id) async for each in client.list_jobs(status="PENDING")] == [job]
+        assert (await client.get_progress(item.id)).progress is None
+        assert (await client.pause_queue("deliver_webhook", reason="mended")).paused_reason == "mended"
+        assert [each.paused_by for each in await client.list_types() if each.paused_reason] != []
+        assert (await client.cancel_job(item.id, reason="mended")).outcome == "cancelled"
+        box = await client.get_queue_item("mailboxes", "issue", "acme/site#12")
+        assert isinstance(box, MailboxDetail)
+        assert (box.pending, [event.seq for event in box.events]) == (2, [1, 2])
+        assert await client.get_mailbox("issue", "acme/site#12") == box
+        assert [each.events for each in await client.summarize()] == [2]
+        receipt = await client.append_event("issue", "acme/site#12", type="commented", dedupe_key="a")
+        assert (receipt.seq, receipt.created) == (1, False)
+        assert (await client.set_aside("issue", "acme/site#12", seq=2, reason="odd")).appended == 2
+        assert [e.error async for e in client.list_events("issue", "acme/site#12", which="parked")] == ["odd"]
+        assert (await client.replay_kind("issue", reason="mended")).replayed == 0

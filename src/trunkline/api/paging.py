@@ -48,6 +48,13 @@ class Page(Generic[T]):
     next_cursor: str | None = field(metadata=about("For the page after this one; null on the last page."))
 
 
+@dataclass(frozen=True, slots=True)
+class Items(Generic[T]):
+    """A list in one piece."""
+
+    items: list[T]
+
+
 class Cursors:
     """The cursors of one list, for one tenant and one set of filters.
 

@@ -28,6 +28,9 @@ from trunkline.client.operations import (
     listing,
     path,
     posting,
+    returning,
+    returning_each,
+    returning_items,
 )
 from trunkline.client.transport import Transport
 from trunkline.schema.accounts import Account, AccountChange, AccountUrls, NewAccount
@@ -43,6 +46,25 @@ from trunkline.schema.keys import ApiKey, CreatedKey, Me, NewKey
 from trunkline.schema.leads import LeadWithAttempts
 from trunkline.schema.mailbox_kinds import MailboxKind, MailboxKindWithSecret, NewMailboxKind
 from trunkline.schema.numbers import NewNumber, NewPool, Number, NumberChange, Pool, PoolChange
+from trunkline.schema.queues import (
+    EventReceipt,
+    Job,
+    JobDetail,
+    JobProgress,
+    JobSchedule,
+    JobType,
+    Mailbox,
+    MailboxDetail,
+    MailboxesRenamed,
+    MailboxesReplayed,
+    MailboxEvent,
+    MailboxSummary,
+    NewExport,
+    NewJob,
+    QueueCounts,
+    QueueItem,
+    QueueReplayed,
+)
 from trunkline.schema.reminders import Reminder
 from trunkline.schema.tenants import (
     Merchant,
@@ -73,6 +95,14 @@ async def _put_inbound(api: Transport, number_id: Key, policy: NewInboundPolicy)
 
 async def _revoke_key(api: Transport, key_id: Key) -> ApiKey:
     return decoded(ApiKey, await api.delete(path("keys", key_id)))
+
+
+async def _get_queue_item(
+    api: Transport, queue_kind: str, queue_name: str, queue_item: Key
+) -> JobDetail | MailboxDetail:
+    place = calling("GET", "queues/{queue_kind}/{queue_name}/{queue_item}")
+    found = await place.call(api, queue_kind, queue_name, queue_item)
+    return decoded(JobDetail, found) if queue_kind == "jobs" else decoded(MailboxDetail, found)
 
 
 async def _me(api: Transport) -> Me:
@@ -256,40 +286,42 @@ class _Operations:
     get_campaign_policy = calling("GET", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
     put_campaign_policy = calling("PUT", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
 
-    list_queues = calling("GET", "queues")
-    list_queue_items = calling_list("queues/{queue_kind}/{queue_name}")
-    get_queue_item = calling("GET", "queues/{queue_kind}/{queue_name}/{queue_item}")
-    replay_queue = calling("POST", "queues/{queue_kind}/{queue_name}/replay")
-    replay_queue_item = calling("POST", "queues/{queue_kind}/{queue_name}/{queue_item}/replay")
-    pause_queue = calling("POST", "queues/jobs/{queue_name}/pause")
-    resume_queue = calling("POST", "queues/jobs/{queue_name}/resume")
-    cancel_queue_item = calling("POST", "queues/jobs/{queue_name}/{job_id}/cancel")
+    list_queues = returning_items(QueueCounts, calling("GET", "queues"))
+    list_queue_items = returning_each(QueueItem, calling_list("queues/{queue_kind}/{queue_name}"))
+    get_queue_item = Operation(_get_queue_item)
+    replay_queue = returning(QueueReplayed, calling("POST", "queues/{queue_kind}/{queue_name}/replay"))
+    replay_queue_item = returning(
+        QueueItem, calling("POST", "queues/{queue_kind}/{queue_name}/{queue_item}/replay")
+    )
+    pause_queue = returning(QueueCounts, calling("POST", "queues/jobs/{queue_name}/pause"))
+    resume_queue = returning(QueueCounts, calling("POST", "queues/jobs/{queue_name}/resume"))
+    cancel_queue_item = returning(QueueItem, calling("POST", "queues/jobs/{queue_name}/{job_id}/cancel"))
 
-    list_jobs = calling_list("jobs")
-    enqueue_job = calling("POST", "jobs")
-    list_dead = calling_list("jobs/dead")
-    replay_dead = calling("POST", "jobs/dead/replay")
-    list_types = calling("GET", "jobs/types")
-    pause_type = calling("POST", "jobs/types/{job_type}/pause")
-    resume_type = calling("POST", "jobs/types/{job_type}/resume")
-    list_schedules = calling("GET", "jobs/schedules")
-    create_export = calling("POST", "jobs/exports")
-    get_job = calling("GET", "jobs/{job_id}")
-    get_progress = calling("GET", "jobs/{job_id}/progress")
+    list_jobs = returning_each(Job, calling_list("jobs"))
+    enqueue_job = creating(NewJob, Job, "jobs")
+    list_dead = returning_each(Job, calling_list("jobs/dead"))
+    replay_dead = returning(QueueReplayed, calling("POST", "jobs/dead/replay"))
+    list_types = returning_items(JobType, calling("GET", "jobs/types"))
+    pause_type = returning(JobType, calling("POST", "jobs/types/{job_type}/pause"))
+    resume_type = returning(JobType, calling("POST", "jobs/types/{job_type}/resume"))
+    list_schedules = returning_items(JobSchedule, calling("GET", "jobs/schedules"))
+    create_export = creating(NewExport, Job, "jobs/exports")
+    get_job = getting(JobDetail, "jobs")
+    get_progress = getting(JobProgress, "jobs", "progress")
     get_file = downloading(f"{ROOT}/jobs/{{job_id}}/file")
-    retry_job = calling("POST", "jobs/{job_id}/retry")
-    cancel_job = calling("POST", "jobs/{job_id}/cancel")
+    retry_job = posting(Job, "jobs", "retry")
+    cancel_job = returning(Job, calling("POST", "jobs/{job_id}/cancel"))
 
-    summarize = calling("GET", "mailboxes")
-    list_stuck = calling("GET", "mailboxes/stuck")
-    list_mailboxes = calling_list("mailboxes/{kind}")
-    get_mailbox = calling("GET", "mailboxes/{kind}/{key}")
-    list_events = calling_list("mailboxes/{kind}/{key}/events")
-    append_event = calling("POST", "mailboxes/{kind}/{key}/events")
-    replay_kind = calling("POST", "mailboxes/{kind}/replay")
-    rename_kind = calling("POST", "mailboxes/{kind}/rename")
-    replay_mailbox = calling("POST", "mailboxes/{kind}/{key}/replay")
-    set_aside = calling("POST", "mailboxes/{kind}/{key}/set-aside")
+    summarize = returning_items(MailboxSummary, calling("GET", "mailboxes"))
+    list_stuck = returning_items(Mailbox, calling("GET", "mailboxes/stuck"))
+    list_mailboxes = returning_each(Mailbox, calling_list("mailboxes/{kind}"))
+    get_mailbox = returning(MailboxDetail, calling("GET", "mailboxes/{kind}/{key}"))
+    list_events = returning_each(MailboxEvent, calling_list("mailboxes/{kind}/{key}/events"))
+    append_event = returning(EventReceipt, calling("POST", "mailboxes/{kind}/{key}/events"))
+    replay_kind = returning(MailboxesReplayed, calling("POST", "mailboxes/{kind}/replay"))
+    rename_kind = returning(MailboxesRenamed, calling("POST", "mailboxes/{kind}/rename"))
+    replay_mailbox = returning(Mailbox, calling("POST", "mailboxes/{kind}/{key}/replay"))
+    set_aside = returning(Mailbox, calling("POST", "mailboxes/{kind}/{key}/set-aside"))
 
     list_alarms = calling_list("alarms")
     clear_alarm = calling("POST", "alarms/{alarm_id}/clear")

@@ -188,6 +188,34 @@ def calling(method: str, where: str) -> Operation[..., Any]:
     return Operation(call)
 
 
+def returning(shape: type[T], operation: Operation[P, Any]) -> Operation[P, T]:
+    """The same operation, with its response as a value of this class."""
+
+    async def call(api: Transport, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return decoded(shape, await operation.call(api, *args, **kwargs))
+
+    return Operation(call)
+
+
+def returning_items(shape: type[T], operation: Operation[P, Any]) -> Operation[P, list[T]]:
+    """The same for a list in one piece."""
+
+    async def call(api: Transport, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        return [decoded(shape, item) for item in (await operation.call(api, *args, **kwargs))["items"]]
+
+    return Operation(call)
+
+
+def returning_each(shape: type[T], listed: Listing[P, Any]) -> Listing[P, T]:
+    """The same for the items of a list."""
+
+    async def select(api: Transport, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        async for item in listed.call(api, *args, **kwargs):
+            yield decoded(shape, item)
+
+    return Listing(select)
+
+
 def downloading(where: str) -> Listing[..., bytes]:
     """A response of any size, in pieces. Arguments as those of `calling`, without a body."""
     names = [name for _, name, _, _ in Formatter().parse(where) if name]

@@ -6,8 +6,8 @@ from typing import Any
 
 from trunkline.console.api_client import ApiRefused, segment
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back, posting
+from trunkline.schema.queues import COUNT_MAX
 from trunkline.states import JobStatus, MailboxStatus, QueueKind
-from trunkline.store.mailbox_admin import COUNT_MAX
 
 # Of the dead letters, and of the mailboxes that are claimed for long.
 SHOWN = 20

@@ -21,6 +21,7 @@ from trunkline.errors import TrunklineError
 from trunkline.handlers import refusal
 from trunkline.jobs.outcomes import Outcome, Policy
 from trunkline.model import new_id
+from trunkline.schema.queues import UNIQUE_KEY_MAX
 from trunkline.store.jobs import NewJob
 from trunkline.store.tenants import PLATFORM, Tenant
 
@@ -32,7 +33,6 @@ Handler = Callable[[P, "Run"], Awaitable[Outcome | None]]
 
 # A payload refers to the data of the job, and does not contain it.
 PAYLOAD_BYTES_MAX = 256 * 1024
-KEY_MAX = 200
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _encode = msgspec.json.Encoder().encode
@@ -224,6 +224,6 @@ def _check_handler(name: str, handler: Handler[Any]) -> None:
 
 
 def _key(name: str, value: str | None) -> str | None:
-    if value is not None and (not 1 <= len(value) <= KEY_MAX or "\x00" in value):
-        raise InvalidJob(f"{name} must have 1 to {KEY_MAX} characters")
+    if value is not None and (not 1 <= len(value) <= UNIQUE_KEY_MAX or "\x00" in value):
+        raise InvalidJob(f"{name} must have 1 to {UNIQUE_KEY_MAX} characters")
     return value

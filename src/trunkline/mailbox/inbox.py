@@ -19,11 +19,12 @@ from trunkline.bus.mailbox_wakeups import MailboxNotifier
 from trunkline.crashpoint import crash_point
 from trunkline.errors import PoolEmpty, StoreUnavailable, TrunklineError
 from trunkline.old_names import kept_names
+from trunkline.schema.queues import KEY_BYTES_MAX
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
 from trunkline.store.database import ROW_HELD, UNAVAILABLE, Database, describe
 from trunkline.store.driver import ROLLED_BACK
-from trunkline.store.mailboxes import ISSUE, KEY_BYTES_MAX, KIND_BYTES_MAX, NewEvent, Receipt
+from trunkline.store.mailboxes import ISSUE, KIND_BYTES_MAX, NewEvent, Receipt
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)

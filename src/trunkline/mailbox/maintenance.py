@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 
 from trunkline.loops.base import Loop
+from trunkline.schema.queues import MailboxSummary
 from trunkline.states import MailboxStatus
 from trunkline.store import mailbox_admin
 from trunkline.store.database import Database
-from trunkline.store.mailbox_admin import Summary
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -84,7 +84,7 @@ class MailboxGauges(Loop):
         return sum(each.mailboxes for each in summary)
 
 
-def _unhandled(summary: Sequence[Summary], handled: Collection[str]) -> dict[str, float]:
+def _unhandled(summary: Sequence[MailboxSummary], handled: Collection[str]) -> dict[str, float]:
     """Mailboxes with pending events and no handler, by kind. Handled kinds are reported as 0, which overrides the
     gauge of a worker that does not handle them."""
     counts: dict[str, float] = dict.fromkeys(handled, 0)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from trunkline.schema.queues import JobSchedule
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
 from trunkline.store.sql import Area
@@ -12,13 +13,7 @@ _SQL = Area("jobs")
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    name: str
-    job_type: str
-    rule: str
-    timezone: str
-    next_at: datetime
-    last_at: datetime | None
+class Schedule(JobSchedule):
     # When this was read, by Postgres's clock.
     now: datetime
 
@@ -52,5 +47,5 @@ async def next_tick_in_s(conn: Connection, names: Sequence[str]) -> float | None
     return seconds
 
 
-async def list_schedules(conn: Connection) -> list[Schedule]:
-    return [pick(Schedule, row) for row in await conn.fetch(_SQL.list_schedules)]
+async def list_schedules(conn: Connection) -> list[JobSchedule]:
+    return [pick(JobSchedule, row) for row in await conn.fetch(_SQL.list_schedules)]

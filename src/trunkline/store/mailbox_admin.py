@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
+from trunkline.schema.queues import BATCH_MAX, Mailbox, MailboxEvent, MailboxSummary
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection
@@ -16,8 +17,6 @@ _LIST = query("mailbox/list", status="($2::text IS NULL OR processing_status = $
 _LIST_DEAD = query("mailbox/list", status="processing_status = $2 AND processing_status = 'dead'")
 
 Which = Literal["all", "unprocessed", "parked"]
-# Enough to show that it is bad, and counted in milliseconds.
-COUNT_MAX = 1_000
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -30,71 +29,34 @@ _LISTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    kind: str
-    status: str
-    mailboxes: int
-    # Events that wait in them, and how long the oldest mailbox has not been processed.
-    events: int
-    oldest_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class MailboxRow:
+class StoredEvent(MailboxEvent):
     kind: str
     key: str
-    processing_status: str
-    appended: int
-    processed: int
-    failures: int
-    last_error: str | None
-    locked_by: str | None
-    claimable_at: datetime | None
-    processing_started_at: datetime | None
-    last_processed_at: datetime | None
-    created_at: datetime
-
-    @property
-    def pending(self) -> int:
-        return self.appended - self.processed
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
-    kind: str
-    key: str
-    seq: int
-    dedupe_key: str
-    type: str
-    payload: dict[str, Any]
-    created_at: datetime
-    processed_at: datetime | None
-    error: str | None
 
 
 async def summary(
     conn: Connection, kinds: Sequence[str] | None = None, *, count_max: int | None = None
-) -> list[Summary]:
+) -> list[MailboxSummary]:
     """Every kind that has mailboxes which are not idle; or of these kinds. With a limit, counted up to it."""
-    return [pick(Summary, row) for row in await conn.fetch(_SQL.summary, kinds, count_max)]
+    return [pick(MailboxSummary, row) for row in await conn.fetch(_SQL.summary, kinds, count_max)]
 
 
 async def list_mailboxes(
     conn: Connection, kind: str, *, status: MailboxStatus | None, after: str, limit: int
-) -> list[MailboxRow]:
+) -> list[Mailbox]:
     listing = _LISTS.get(status, _LIST) if status else _LIST
-    return [pick(MailboxRow, row) for row in await conn.fetch(listing, kind, status, after, limit)]
+    return [pick(Mailbox, row) for row in await conn.fetch(listing, kind, status, after, limit)]
 
 
 async def stuck(
     conn: Connection, *, in_hand_for_s: float, limit: int, kinds: Sequence[str] | None = None
-) -> list[MailboxRow]:
+) -> list[Mailbox]:
     """Mailboxes that one worker has held for long, the longest first."""
-    return [pick(MailboxRow, row) for row in await conn.fetch(_SQL.stuck, in_hand_for_s, limit, kinds)]
+    return [pick(Mailbox, row) for row in await conn.fetch(_SQL.stuck, in_hand_for_s, limit, kinds)]
 
 
-async def get(conn: Connection, kind: str, key: str) -> MailboxRow | None:
-    return pick_or_none(MailboxRow, await conn.fetchrow(_SQL.get, kind, key))
+async def get(conn: Connection, kind: str, key: str) -> Mailbox | None:
+    return pick_or_none(Mailbox, await conn.fetchrow(_SQL.get, kind, key))
 
 
 async def list_events(
@@ -108,7 +70,7 @@ async def get_event(conn: Connection, kind: str, key: str, seq: int) -> StoredEv
     return pick_or_none(StoredEvent, await conn.fetchrow(_SQL.get_event, kind, key, seq))
 
 
-async def replay(conn: Connection, kind: str, key: str | None = None, *, limit: int = 1_000) -> list[str]:
+async def replay(conn: Connection, kind: str, key: str | None = None, *, limit: int = BATCH_MAX) -> list[str]:
     """Bring a dead mailbox back, or those of a kind; returns the keys of those that were dead."""
     return [row["key"] for row in await conn.fetch(_SQL.replay, kind, key, limit)]
 

@@ -25,7 +25,6 @@ _STATUSES = {status.value: status for status in MailboxStatus}
 ISSUE = "issue"
 
 KIND_BYTES_MAX = 63
-KEY_BYTES_MAX = 500
 
 # A row lock is held for one statement and a commit. A longer wait for it means that its holder is stuck.
 LOCK_TIMEOUT_MS = 1000

@@ -23,7 +23,7 @@ from trunkline.jobs.worker import PollLimits
 from trunkline.store import database as store
 from trunkline.store import job_admin, jobs
 from trunkline.store.database import Database
-from trunkline.store.job_admin import Job
+from trunkline.store.job_admin import StoredJob as Job
 from trunkline.store.jobs import BEGINNING, Claimant, Inserted, JobClaim, Lane, LanePosition
 from trunkline.store.tenants import PLATFORM
 

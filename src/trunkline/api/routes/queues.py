@@ -4,32 +4,33 @@ A queue is the jobs of one type, or the mailboxes of one kind. `/jobs` and `/mai
 operations, and have beside them what only one of the two has: schedules, exports, events that are set aside.
 """
 
-from collections import defaultdict
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
-from pydantic import Field
 
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import not_found
-from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Out
-from trunkline.api.paging import Page, PageOut
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS
+from trunkline.api.paging import Items, Page
 from trunkline.api.principal import Principal
 from trunkline.api.routes import jobs, mailboxes
-from trunkline.api.routes.jobs import JobDetailOut, ReasonIn, ReplayOut, TypeOut
-from trunkline.api.routes.mailboxes import (
-    KeyPageQuery,
-    KeyPath,
-    MailboxDetailOut,
-    ReplayKindIn,
-    ReplayMailboxesIn,
+from trunkline.api.routes.mailboxes import KeyPageQuery, KeyPath
+from trunkline.schema.queues import (
+    Job,
+    JobDetail,
+    JobType,
+    Mailbox,
+    MailboxDetail,
+    MailboxReplay,
+    QueueCounts,
+    QueueItem,
+    QueueReason,
+    QueueReplayed,
 )
 from trunkline.states import JOB_STATUSES, MAILBOX_STATUSES, JobStatus, QueueKind, QueueStatus
-from trunkline.store.job_admin import COUNT_MAX, Job, TypeState
-from trunkline.store.mailbox_admin import MailboxRow
+from trunkline.store.job_admin import StoredJob
 
 router = APIRouter(prefix=f"{API_ROOT}/queues", tags=["queues"])
 
@@ -42,49 +43,26 @@ QueueName = Annotated[
 _STATUS = {str(its): status for table in (JOB_STATUSES, MAILBOX_STATUSES) for status, its in table.items()}
 
 
-class QueueCountsOut(Out):
-    kind: QueueKind
-    name: str = Field(description="The type of its jobs, or the kind of its mailboxes.")
-    waiting: int = Field(description=f"Counted up to {COUNT_MAX}, like the others.")
-    running: int | None = Field(None, description="null: running jobs are not counted.")
-    dead: int
-    paused_reason: str | None = Field(None, description="null: it is not paused. Mailboxes cannot be.")
-
-
-class QueuesOut(Out):
-    items: list[QueueCountsOut]
-
-
-class QueueItemOut(Out):
-    kind: QueueKind
-    name: str = Field(description="The name of its queue.")
-    id: str = Field(description="The id of a job, or the key of a mailbox.")
-    status: QueueStatus
-    attempts: int = Field(description="Runs of a job; failures in a row of a mailbox.")
-    last_error: str | None
-    locked_by: str | None = Field(description="The worker that has it, or had it last.")
-    due_at: datetime | None = Field(description="When it runs at the earliest, or when its lease ends.")
-    created_at: datetime
-
-
 class QueueItemQuery(KeyPageQuery):
     status: QueueStatus | None = None
 
 
-@router.get("", response_model=QueuesOut, responses=READ_ERRORS, summary="Count what is in the queues")
-async def list_queues(who: ReadKey, api: Deps) -> QueuesOut:
+@router.get("", responses=READ_ERRORS, summary="Count what is in the queues")
+async def list_queues(who: ReadKey, api: Deps) -> Items[QueueCounts]:
     """Every type of job, for keys of the platform, and every kind of mailboxes that are not all idle."""
     queues = [_job_queue(state) for state in (await jobs.list_types(who, api)).items]
-    counts: dict[str, dict[str, int]] = defaultdict(lambda: {"waiting": 0, "running": 0, "dead": 0})
+    counts: dict[str, dict[str, int]] = {}
     for row in (await mailboxes.summarize(who, api)).items:
-        counts[row.kind][_STATUS[row.status]] = row.mailboxes
-    queues += [QueueCountsOut(kind=QueueKind.MAILBOXES, name=kind, **of) for kind, of in counts.items()]
-    return QueuesOut(items=queues)
+        counts.setdefault(row.kind, {"waiting": 0, "running": 0, "dead": 0})[_STATUS[row.status]] = (
+            row.mailboxes
+        )
+    for kind, of in counts.items():
+        queues.append(QueueCounts(QueueKind.MAILBOXES, kind, paused_reason=None, **of))
+    return Items(queues)
 
 
 @router.get(
     "/{queue_kind}/{queue_name}",
-    response_model=PageOut[QueueItemOut],
     responses=READ_ERRORS,
     summary="List a queue",
 )
@@ -94,7 +72,7 @@ async def list_queue_items(
     query: Annotated[QueueItemQuery, Query()],
     who: ReadKey,
     api: Deps,
-) -> Page[QueueItemOut]:
+) -> Page[QueueItem]:
     """Jobs newest first, mailboxes by key; `status=dead` are the dead letters."""
     if queue_kind is QueueKind.JOBS:
         statuses = (JOB_STATUSES[query.status],) if query.status else tuple(JobStatus)
@@ -107,51 +85,47 @@ async def list_queue_items(
 
 @router.post(
     "/{queue_kind}/{queue_name}/replay",
-    response_model=ReplayOut,
     responses=WRITE_ERRORS,
     summary="Replay a queue",
 )
 async def replay_queue(
-    queue_kind: QueueKind, queue_name: QueueName, body: ReasonIn, who: AdminKey, api: Deps
-) -> ReplayOut:
+    queue_kind: QueueKind, queue_name: QueueName, body: QueueReason, who: AdminKey, api: Deps
+) -> QueueReplayed:
     """Puts its dead letters back, with all their attempts again."""
     if queue_kind is QueueKind.JOBS:
         return await jobs.replay(api, who, queue_name, body.reason)
-    done = await mailboxes.replay_kind(queue_name, ReplayKindIn(reason=body.reason), who, api)
-    return ReplayOut(replayed=done.replayed, superseded=0)
+    done = await mailboxes.replay_kind(queue_name, body, who, api)
+    return QueueReplayed(replayed=done.replayed, superseded=0)
 
 
 @router.post(
     "/jobs/{queue_name}/pause",
-    response_model=QueueCountsOut,
     responses=WRITE_ERRORS,
     summary="Pause a queue of jobs",
 )
-async def pause_queue(queue_name: QueueName, body: ReasonIn, who: AdminKey, api: Deps) -> QueueCountsOut:
+async def pause_queue(queue_name: QueueName, body: QueueReason, who: AdminKey, api: Deps) -> QueueCounts:
     """No job of it begins; running ones go on. Needs a key of the platform."""
     return _job_queue(await jobs.pause_type(queue_name, body, who, api))
 
 
 @router.post(
     "/jobs/{queue_name}/resume",
-    response_model=QueueCountsOut,
     responses=WRITE_ERRORS,
     summary="Resume a queue of jobs",
 )
-async def resume_queue(queue_name: QueueName, who: AdminKey, api: Deps) -> QueueCountsOut:
+async def resume_queue(queue_name: QueueName, who: AdminKey, api: Deps) -> QueueCounts:
     """Needs a key of the platform."""
     return _job_queue(await jobs.resume_type(queue_name, who, api))
 
 
 @router.post(
     "/jobs/{queue_name}/{job_id}/cancel",
-    response_model=QueueItemOut,
     responses=WRITE_ERRORS,
     summary="Cancel a job of a queue",
 )
 async def cancel_queue_item(
-    queue_name: QueueName, job_id: UUID, body: ReasonIn, who: AdminKey, api: Deps
-) -> QueueItemOut:
+    queue_name: QueueName, job_id: UUID, body: QueueReason, who: AdminKey, api: Deps
+) -> QueueItem:
     """A waiting job ends at once. A running one is cancelled, and may finish first."""
     await _job_of(api, who, queue_name, job_id)
     return _job(await jobs.cancel_job(job_id, body, who, api))
@@ -159,7 +133,6 @@ async def cancel_queue_item(
 
 @router.post(
     "/{queue_kind}/{queue_name}/{queue_item:path}/replay",
-    response_model=QueueItemOut,
     responses=WRITE_ERRORS,
     summary="Replay one of a queue",
 )
@@ -167,34 +140,33 @@ async def replay_queue_item(
     queue_kind: QueueKind,
     queue_name: QueueName,
     queue_item: KeyPath,
-    body: ReasonIn,
+    body: QueueReason,
     who: AdminKey,
     api: Deps,
-) -> QueueItemOut:
+) -> QueueItem:
     """A dead letter. A job that waits runs now instead of later."""
     if queue_kind is QueueKind.JOBS:
         job = await _job_of(api, who, queue_name, _job_id(queue_item))
         return _job(await jobs.retry(api, who, job.id, body.reason))
-    whole = ReplayMailboxesIn(reason=body.reason, seq=None)
+    whole = MailboxReplay(body.reason)
     return _mailbox(await mailboxes.replay_mailbox(queue_name, queue_item, whole, who, api))
 
 
 @router.get(
     "/{queue_kind}/{queue_name}/{queue_item:path}",
-    response_model=JobDetailOut | MailboxDetailOut,
     responses=READ_ERRORS,
     summary="Get one of a queue",
 )
 async def get_queue_item(
     queue_kind: QueueKind, queue_name: QueueName, queue_item: KeyPath, who: ReadKey, api: Deps
-) -> JobDetailOut | MailboxDetailOut:
+) -> JobDetail | MailboxDetail:
     """Everything about a job, or about a mailbox and the events that wait in it."""
     if queue_kind is QueueKind.JOBS:
         return jobs.detailed(await _job_of(api, who, queue_name, _job_id(queue_item)))
     return await mailboxes.get_mailbox(queue_name, queue_item, who, api)
 
 
-async def _job_of(api: Api, who: Principal, name: str, job_id: UUID) -> Job:
+async def _job_of(api: Api, who: Principal, name: str, job_id: UUID) -> StoredJob:
     job = await jobs.get_visible(api, who, job_id)
     if job.job_type != name:
         raise not_found("job")
@@ -208,18 +180,19 @@ def _job_id(text: str) -> UUID:
         raise not_found("job") from None
 
 
-def _job_queue(state: TypeState | TypeOut) -> QueueCountsOut:
-    return QueueCountsOut(
+def _job_queue(state: JobType) -> QueueCounts:
+    return QueueCounts(
         kind=QueueKind.JOBS,
         name=state.job_type,
         waiting=state.pending,
+        running=None,
         dead=state.dead,
         paused_reason=state.paused_reason,
     )
 
 
-def _job(job: Job) -> QueueItemOut:
-    return QueueItemOut(
+def _job(job: Job) -> QueueItem:
+    return QueueItem(
         kind=QueueKind.JOBS,
         name=job.job_type,
         id=str(job.id),
@@ -232,8 +205,8 @@ def _job(job: Job) -> QueueItemOut:
     )
 
 
-def _mailbox(box: MailboxRow) -> QueueItemOut:
-    return QueueItemOut(
+def _mailbox(box: Mailbox) -> QueueItem:
+    return QueueItem(
         kind=QueueKind.MAILBOXES,
         name=box.kind,
         id=box.key,

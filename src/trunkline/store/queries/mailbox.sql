@@ -64,8 +64,8 @@ LIMIT $3
 
 -- name: get
 -- One mailbox.
-SELECT kind, key, processing_status, appended, processed, failures, last_error, locked_by, claimable_at,
-       processing_started_at, last_processed_at, created_at
+SELECT kind, key, processing_status, appended - processed AS pending, appended, processed, failures, last_error, locked_by,
+       claimable_at, processing_started_at, last_processed_at, created_at
 FROM mailboxes
 WHERE kind = $1 AND key = $2
 
@@ -82,8 +82,8 @@ SELECT EXISTS (SELECT FROM mailboxes WHERE kind = $1)
 -- name: list
 -- Mailboxes of a kind in the order of their keys, after $3, of one status or all ({status}). Dead ones have their own index,
 -- which needs the status as it is written there.
-SELECT kind, key, processing_status, appended, processed, failures, last_error, locked_by, claimable_at,
-       processing_started_at, last_processed_at, created_at
+SELECT kind, key, processing_status, appended - processed AS pending, appended, processed, failures, last_error, locked_by,
+       claimable_at, processing_started_at, last_processed_at, created_at
 FROM mailboxes
 WHERE kind = $1 AND {status} AND key > $3
 ORDER BY key
@@ -107,8 +107,8 @@ WITH few AS MATERIALIZED (
      WHERE NOT (SELECT is_so FROM few) AND kind = $1 AND processing_status = $2 AND key > $3
      ORDER BY key LIMIT $4)
 )
-SELECT kind, key, processing_status, appended, processed, failures, last_error, locked_by, claimable_at,
-       processing_started_at, last_processed_at, created_at
+SELECT kind, key, processing_status, appended - processed AS pending, appended, processed, failures, last_error, locked_by,
+       claimable_at, processing_started_at, last_processed_at, created_at
 FROM listed
 ORDER BY key
 LIMIT $4
@@ -303,8 +303,8 @@ WITH RECURSIVE kinds AS (
     ) AS m
 )
 SELECT DISTINCT ON (processing_started_at, kind, key)
-       kind, key, processing_status, appended, processed, failures, last_error, locked_by, claimable_at,
-       processing_started_at, last_processed_at, created_at
+       kind, key, processing_status, appended - processed AS pending, appended, processed, failures, last_error, locked_by,
+       claimable_at, processing_started_at, last_processed_at, created_at
 FROM ends
 WHERE processing_status = 'processing' AND ($3::text[] IS NULL OR kind = ANY($3))
   AND processing_started_at < clock_timestamp() - make_interval(secs => $1)
