@@ -95,8 +95,12 @@ class Processor:
         held = [claim for claim in attempt.claims if self.leases.is_kept(claim)]
         self.leases.drop(held)
         metrics.MAILBOX_FAILED.labels(self.handler.kind).inc()
-        for claim in held:
-            await self._fail(claim, error)
+        try:
+            for claim in held:
+                await self._fail(claim, error)
+        except Exception as failure:
+            # Its leases are not renewed any more: another worker claims the mailboxes when they expire.
+            log.warning("mailbox.not_given_back", kind=self.handler.kind, error=describe(failure))
 
     async def _process(self, pieces: Sequence[ClaimedMailbox], slot_task: "asyncio.Task[Any]") -> None:
         try:

@@ -132,8 +132,12 @@ class MailboxWorker(Loop):
 
     async def run_once(self) -> int:
         """Claim due mailboxes, as many as there is room for, and begin them. Returns how many were claimed."""
+        claimed = 0
         try:
-            claimed = await self._claim_woken()
+            wakeups, self._wakeups = self._wakeups, Wakeups()
+            if wakeups.keys:
+                claimed += await self._claim(wakeups.keys, limit=len(wakeups.keys))
+                self._notifier.acknowledge(self._kind, wakeups.ids)
             if self._room and (self._has_more or self._now_s() >= self._sweep_at_s):
                 claimed += await self._sweep()
         except Exception:
@@ -162,29 +166,18 @@ class MailboxWorker(Loop):
         """How many more mailboxes could begin at once."""
         return max(0, self._limits.concurrency - len(self._running)) * self._limits.batch_max
 
-    async def _claim_woken(self) -> int:
-        wakeups, self._wakeups = self._wakeups, Wakeups()
-        if not wakeups.keys:
-            return 0
-        claimed = await self._claim(wakeups.keys, limit=len(wakeups.keys))
-        self._notifier.acknowledge(self._kind, wakeups.ids)
-        return claimed
-
     async def _sweep(self) -> int:
         self._sweep_at_s = self._now_s() + self._limits.sweep_s
         await self._check_clock()
         limit = self._room
-        claimed = await self._claim(await self._due(limit), limit=limit)
+        # None: all that are due by the clock. No lease that expired only because the clock was set forward.
+        keys: Sequence[str] | None = None
+        if forward_s := self._clock.forward_s(self._now_s()):
+            async with self._database.connection() as conn:
+                keys = await mailboxes.truly_due(conn, self._kind, forward_s, limit)
+        claimed = await self._claim(keys, limit=limit)
         self._has_more = claimed == limit
         return claimed
-
-    async def _due(self, limit: int) -> Sequence[str] | None:
-        """None: all that are due by the clock. No lease that expired only because the clock was set forward."""
-        forward_s = self._clock.forward_s(self._now_s())
-        if not forward_s:
-            return None
-        async with self._database.connection() as conn:
-            return await mailboxes.truly_due(conn, self._kind, forward_s, limit)
 
     async def _check_clock(self) -> None:
         jump_s = await self._clock.check(self._database, every_s=self._limits.sweep_s)
@@ -194,16 +187,14 @@ class MailboxWorker(Loop):
             await self._leases.renew()
         if self._clock.is_settling and self._clock.went_back_s:
             async with self._database.connection() as conn:
+                lease_s, delay_max_s = self._limits.lease_s, self._limits.failure.backoff_max_s
                 await mailboxes.follow_clock_back(
-                    conn,
-                    self._kind,
-                    self._clock.went_back_s,
-                    lease_s=self._limits.lease_s,
-                    delay_max_s=self._limits.failure.backoff_max_s,
+                    conn, self._kind, self._clock.went_back_s, lease_s=lease_s, delay_max_s=delay_max_s
                 )
 
     async def _claim(self, keys: Sequence[str] | None, *, limit: int) -> int:
         """Claim and begin. Returns how many mailboxes were claimed."""
+        limits, healthy = self._limits, list[ClaimedMailbox]()
         async with self._database.connection() as conn:
             claimed = await mailboxes.claim(
                 conn,
@@ -211,32 +202,27 @@ class MailboxWorker(Loop):
                 keys,
                 limit=limit,
                 worker=self._worker,
-                lease_s=self._limits.lease_s,
-                events_max=self._limits.events_max,
+                lease_s=limits.lease_s,
+                events_max=limits.events_max,
             )
             crash_point("mailbox.after_claim")
-            alive = [each for each in claimed if not await self._buried(conn, each.claim)]
-        for batch in self._batches(alive):
-            self._begin(batch)
+            for piece in claimed:
+                if piece.claim.failures >= limits.failure.failures_max:
+                    await self._bury(conn, piece.claim)
+                elif piece.claim.failures:
+                    # A batch of its own, so that it does not fail others again.
+                    self._begin([piece])
+                else:
+                    healthy.append(piece)
+        for start in range(0, len(healthy), limits.batch_max):
+            self._begin(healthy[start : start + limits.batch_max])
         return len(claimed)
 
-    async def _buried(self, conn: Connection, claim: Claim) -> bool:
+    async def _bury(self, conn: Connection, claim: Claim) -> None:
         """A mailbox whose worker died too often becomes dead, like one whose handler failed too often."""
-        if claim.failures < self._limits.failure.failures_max:
-            return False
         error = await mailboxes.bury(conn, claim)
         metrics.MAILBOX_DIED.labels(self._kind).inc()
         log.error("mailbox.died", kind=self._kind, key=claim.key, failures=claim.failures, error=error)
-        return True
-
-    def _batches(self, pieces: Sequence[ClaimedMailbox]) -> list[list[ClaimedMailbox]]:
-        """A mailbox that failed before gets a batch of its own, so that it does not fail others again."""
-        healthy = [piece for piece in pieces if not piece.claim.failures]
-        size = self._limits.batch_max
-        return [
-            *([piece] for piece in pieces if piece.claim.failures),
-            *(healthy[start : start + size] for start in range(0, len(healthy), size)),
-        ]
 
     def _begin(self, batch: list[ClaimedMailbox]) -> None:
         task = asyncio.create_task(self._processor.process(batch), name=f"mailbox {self._kind}")
@@ -331,13 +317,7 @@ class MailboxWorker(Loop):
         error = HandlerStuck(f"The handler was cancelled and goes on, at {place}")
         failing = asyncio.create_task(self._processor.abandon(attempt, error), name="mailbox_abandoned")
         self._abandoning.add(failing)
-        failing.add_done_callback(self._abandoned)
-
-    def _abandoned(self, failing: asyncio.Task[None]) -> None:
-        self._abandoning.discard(failing)
-        if not failing.cancelled() and (error := failing.exception()) is not None:
-            # Its leases are not renewed any more: another worker claims the mailboxes when they expire.
-            log.warning("mailbox.not_given_back", kind=self._kind, error=describe(error))
+        failing.add_done_callback(self._abandoning.discard)
 
     def _give_up(self, attempt: HandlerRun) -> str:
         place = abandon(attempt.task, attempt.scope)
