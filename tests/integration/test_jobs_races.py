@@ -338,7 +338,7 @@ def dead(job_id: UUID, fence: int) -> Death:
 
 
 def ids_of(written: Sequence[EndedJob | Returned]) -> list[UUID]:
-    return [each.ended.id if isinstance(each, Returned) else each.id for each in written]
+    return [each.id for each in written]
 
 
 @pytest.mark.parametrize(

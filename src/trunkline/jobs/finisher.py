@@ -69,7 +69,7 @@ async def write(
         written.returned = await jobs.put_back(tx, returns, worker)
     if deaths := [v for v in free if isinstance(v, Death)]:
         written.buried = await jobs.bury(tx, deaths, worker)
-    freed = [*written.ended, *(r.ended for r in written.returned), *written.buried]
+    freed = [*written.ended, *written.returned, *written.buried]
     unparked = await jobs.free_keys(tx, freed, running_max)
     written.places = [*((r.lane, r.run_at) for r in written.returned if r.run_at is not None), *unparked]
     written.postponed |= await _locked(tx, free, {ended.id for ended in freed}, worker)
@@ -184,11 +184,8 @@ class Finisher:
             try:
                 written = await self._try(batch, lock_timeout_ms)
             except Exception as error:
-                if not may_pass(error):
-                    await self._write_singly(batch, error, lock_timeout_ms)
-                    return
-                if isinstance(error, CONTENTION):
-                    await self._write_by_halves(batch, error, is_bounded=lock_timeout_ms is not None)
+                if not may_pass(error) or isinstance(error, CONTENTION):
+                    await self._write_by_halves(batch, error, lock_timeout_ms)
                     return
                 log.warning("jobs.results_delayed", count=len(batch), error=describe(error))
                 await asyncio.sleep(max(waiting.pause_s for waiting in batch))
@@ -226,29 +223,25 @@ class Finisher:
         except ROW_HELD:
             return await jobs.finish(conn, ends, self._worker)
 
-    async def _write_by_halves(self, batch: list[_Waiting], error: Exception, *, is_bounded: bool) -> None:
-        """Bisect down to the verdict that another transaction blocks, and postpone it."""
+    async def _write_by_halves(
+        self, batch: list[_Waiting], error: Exception, lock_timeout_ms: int | None
+    ) -> None:
+        """Bisect down to the verdict that must not fail the others. One that another transaction blocks is postponed;
+        the claim of one that Postgres refuses is dropped: its lease is not renewed any more, and the reaper takes the
+        job."""
         if len(batch) > 1:
             middle = len(batch) // 2
-            part_ms = PART_LOCK_TIMEOUT_MS if is_bounded else None
+            part_ms = None if lock_timeout_ms is None else PART_LOCK_TIMEOUT_MS
             await self._write(batch[:middle], lock_timeout_ms=part_ms)
             await self._write(batch[middle:], lock_timeout_ms=part_ms)
             return
-        log.debug("jobs.result_held_up", job_id=batch[0].held.job.id, error=describe(error))
-        self._postpone(batch[0])
-
-    async def _write_singly(
-        self, batch: list[_Waiting], error: Exception, lock_timeout_ms: int | None
-    ) -> None:
-        """A verdict that Postgres refuses must not fail the others of its batch. Its claim is dropped: its lease is not
-        renewed any more, and the reaper takes the job."""
-        if len(batch) > 1:
-            for waiting in batch:
-                await self._write([waiting], lock_timeout_ms=lock_timeout_ms)
-            return
-        for waiting in batch:
-            job = waiting.held.job
-            log.error("jobs.result_refused", job_id=job.id, error=describe(error), exc_info=error)
+        [waiting] = batch
+        job_id = waiting.held.job.id
+        if isinstance(error, CONTENTION):
+            log.debug("jobs.result_held_up", job_id=job_id, error=describe(error))
+            self._postpone(waiting)
+        else:
+            log.error("jobs.result_refused", job_id=job_id, error=describe(error), exc_info=error)
             self._claimed_jobs.drop(waiting.held)
 
     def _postpone(self, waiting: _Waiting) -> None:

@@ -48,8 +48,15 @@ class LaneBook:
     def hot(self, now_s: float, *, keyed: bool) -> dict[Lane, LanePosition]:
         """Lanes that may have due jobs. Types take turns in being first; within a type lanes are in order of priority,
         except in every tenth claim, which begins with the longest wait, so that no lane starves."""
-        self._take_wakeups()
-        self._take_found()
+        for lane, run_at in self._woken.items():
+            self._floors[lane] = min(LanePosition(run_at), self._floors.get(lane, LanePosition(run_at)))
+            self._hot.add(lane)
+        self._woken.clear()
+        # They may only lower a floor: the positions are of the start of the poll, and claims have gone on since.
+        for lane, (first, due_s) in self._found.items():
+            self._floors[lane] = min(first, self._floors.get(lane, first))
+            self._due_s[lane] = min(due_s, self._due_s.get(lane, due_s))
+        self._found.clear()
         for lane in [lane for lane, due_s in self._due_s.items() if due_s <= now_s and lane.keyed == keyed]:
             # A timer that has fired and stayed would keep a worker without room from sleeping.
             del self._due_s[lane]
@@ -100,16 +107,3 @@ class LaneBook:
 
     def _poll_at_s(self, lane: Lane, due_s: float) -> float:
         return due_s if lane.keyed else due_s - self._ahead_s
-
-    def _take_wakeups(self) -> None:
-        for lane, run_at in self._woken.items():
-            self._floors[lane] = min(LanePosition(run_at), self._floors.get(lane, LanePosition(run_at)))
-            self._hot.add(lane)
-        self._woken.clear()
-
-    def _take_found(self) -> None:
-        """May only lower a floor: the positions are of the start of the poll, and claims have gone on since."""
-        for lane, (first, due_s) in self._found.items():
-            self._floors[lane] = min(first, self._floors.get(lane, first))
-            self._due_s[lane] = min(due_s, self._due_s.get(lane, due_s))
-        self._found.clear()

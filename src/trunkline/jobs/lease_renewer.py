@@ -67,17 +67,14 @@ class LeaseRenewer(Loop):
     def _stop_overdue(self, now_s: float) -> None:
         for held in self._executor.running:
             if held.stop_reason is not None:
-                self._abandon_after_grace(held, now_s)
+                if held.stop_seen_s is None:
+                    held.stop_seen_s = now_s
+                elif now_s - held.stop_seen_s >= self._executor.cancel_grace_s:
+                    self._executor.abandon(held)
             elif held.lease_until_s <= now_s:
                 held.stop(StopReason.LEASE_LOST)
             elif now_s - held.started_s > self._executor.registry.policy(held.job.job_type).timeout_s:
                 held.stop(StopReason.TIMEOUT)
-
-    def _abandon_after_grace(self, held: ClaimedJob, now_s: float) -> None:
-        if held.stop_seen_s is None:
-            held.stop_seen_s = now_s
-        elif now_s - held.stop_seen_s >= self._executor.cancel_grace_s:
-            self._executor.abandon(held)
 
     def _lost(self, held: ClaimedJob) -> None:
         if held.task is not None:

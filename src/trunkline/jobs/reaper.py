@@ -81,10 +81,11 @@ class Reaper(Loop):
             written = await self._write(tx, [v for job, v in verdicts.items() if job not in contended])
         taken = self._publish([job for job in expired if job not in contended], written)
         turn_ends_s = asyncio.get_running_loop().time() + CONTENDED_TURN_S
-        for page in _pages([job for job in contended if now_s >= self._blocked.get(job.id, 0.0)]):
+        ready = [job for job in contended if now_s >= self._blocked.get(job.id, 0.0)]
+        for start in range(0, len(ready), PAGE):
             # Bounded: contended jobs must not delay the next run, and with it jobs of other workers that are gone.
             if asyncio.get_running_loop().time() < turn_ends_s:
-                taken += await self._take_contended(page)
+                taken += await self._take_contended(ready[start : start + PAGE])
         if taken == len(expired):
             if len(expired) < BATCH_MAX:
                 self._since = looked_at - MARGIN
@@ -116,7 +117,19 @@ class Reaper(Loop):
     def _publish(self, expired: list[Expired], written: WrittenVerdicts) -> int:
         self._notifier.wake_lanes(written.places)
         taken = [job for job in expired if job.id not in written.postponed]
-        _record(taken, written)
+        dead = {ended.id for ended in written.buried}
+        for job in taken:
+            status = "dead" if job.id in dead else "failed"
+            metrics.JOBS_COMPLETED.labels(job.job_type, status).inc()
+            log.warning(
+                "job_failed",
+                job_id=job.id,
+                job_type=job.job_type,
+                attempt=job.attempt,
+                error_code="lease_lost",
+                worker_id=job.locked_by,
+                will_retry=status == "failed",
+            )
         return len(taken)
 
     async def _write(self, tx: Connection, verdicts: list[JobVerdict]) -> WrittenVerdicts:
@@ -153,23 +166,3 @@ class Reaper(Loop):
         async with self._database.transaction() as tx:
             places = await job_upkeep.follow_clock_back(tx, jump_s, lease_s=self._lease_s)
         self._notifier.wake_lanes(places)
-
-
-def _pages(jobs: list[Expired]) -> list[list[Expired]]:
-    return [jobs[start : start + PAGE] for start in range(0, len(jobs), PAGE)]
-
-
-def _record(expired: list[Expired], written: WrittenVerdicts) -> None:
-    dead = {ended.id for ended in written.buried}
-    for job in expired:
-        status = "dead" if job.id in dead else "failed"
-        metrics.JOBS_COMPLETED.labels(job.job_type, status).inc()
-        log.warning(
-            "job_failed",
-            job_id=job.id,
-            job_type=job.job_type,
-            attempt=job.attempt,
-            error_code="lease_lost",
-            worker_id=job.locked_by,
-            will_retry=status == "failed",
-        )

@@ -57,7 +57,9 @@ def encode(places: Mapping[Lane, datetime]) -> Iterator[str]:
     line: list[str] = []
     length = 0
     for lane, run_at in places.items():
-        word = f"{lane.job_type} {lane.priority} {int(lane.keyed)} {_microseconds(run_at)}"
+        # Rounded down, so that the position is never behind the job.
+        microseconds = int((run_at - BEGINNING).total_seconds() * 1_000_000) - 1
+        word = f"{lane.job_type} {lane.priority} {int(lane.keyed)} {microseconds}"
         if length + len(word) > PAYLOAD_MAX:
             yield ",".join(line)
             line, length = [], 0
@@ -78,11 +80,6 @@ def decode(payload: str) -> Places | None:
     except (ValueError, OverflowError, OSError):
         return None
     return places
-
-
-def _microseconds(moment: datetime) -> int:
-    """Rounded down, so that the position is never behind the job."""
-    return int((moment - BEGINNING).total_seconds() * 1_000_000) - 1
 
 
 class JobNotifier:
@@ -202,17 +199,15 @@ class Listener(Loop):
 
     async def _listen(self, connection: SingleConnection) -> None:
         while not self._broken.is_set():
-            if not await ends_within(ALIVE_EVERY_S, self._broken.wait()):
-                await self._check(connection)
+            if await ends_within(ALIVE_EVERY_S, self._broken.wait()):
+                break
+            try:
+                await connection.fetchval(_SESSION_SQL.now, timeout=ALIVE_TIMEOUT_S)
+            except UNAVAILABLE as error:
+                log.warning("jobs.listener_deaf", error=describe(error))
+                self._broken.set()
         if not self.stopping:
             log.warning("jobs.listener_lost", channel=CHANNEL)
-
-    async def _check(self, connection: SingleConnection) -> None:
-        try:
-            await connection.fetchval(_SESSION_SQL.now, timeout=ALIVE_TIMEOUT_S)
-        except UNAVAILABLE as error:
-            log.warning("jobs.listener_deaf", error=describe(error))
-            self._broken.set()
 
     def _on_notification(self, _connection: object, pid: int, channel: str, payload: Any) -> None:
         metrics.JOB_NOTIFICATIONS_RECEIVED.labels(channel).inc()

@@ -213,7 +213,9 @@ class JobWorker(Loop):
             unknown = await jobs.lock_unknown(tx, self._claimant.worker, self._claimed_jobs.ids)
             # A job with a unique key could meet an open transaction, so it waits for its lease to end instead.
             returns = [
-                ReturnedClaim(job.id, job.fence, None, counted=False) for job in unknown if not job.unique_key
+                ReturnedClaim(job_id, fence, counted=False)
+                for job_id, fence, unique_key in unknown
+                if not unique_key
             ]
             if returns:
                 await write(tx, returns, self._claimant.worker, self._running_max)

@@ -154,7 +154,17 @@ class Processor:
             self._report(pieces, completed, done)
             if after is not None:
                 attempt.deadline_s = now_s() + self.rule.timeout_s
-                await self._follow_up(after, attempt.deadline_s)
+                try:
+                    async with asyncio.timeout_at(attempt.deadline_s):
+                        await awaitable(after(), after)
+                except Exception as error:
+                    # It undoes nothing: the reconcilers of the other components repair what they missed.
+                    log.warning(
+                        "mailbox.follow_up_failed",
+                        kind=self.handler.kind,
+                        error=describe(error),
+                        exc_info=error,
+                    )
         except Exception as error:
             if attempt.is_abandoned:
                 raise Abandoned from error
@@ -180,9 +190,17 @@ class Processor:
                     tx = await stack.enter_async_context(self.database.transaction())
             except TimeoutError as error:
                 raise PoolEmpty("No connection came free within the time of the handler.") from error
-            if done.write and self.lock_timeout_ms:
-                await limit_waiting(tx, self.lock_timeout_ms)
-            after = await self._written(tx, done.write, attempt) if done.write else None
+            after: AfterCommit | None = None
+            if done.write:
+                self._check("write", done.write)
+                if self.lock_timeout_ms:
+                    await limit_waiting(tx, self.lock_timeout_ms)
+                # Nothing may interrupt the completion and the commit: a committed write must not be reported as failed.
+                with attempt.scope.holding(partial(self.database.take_away, tx)):
+                    async with asyncio.timeout_at(attempt.deadline_s):
+                        after = await awaitable(done.write(tx), done.write)
+                if after is not None:
+                    self._check("function after the commit", after)
             if done.send:
                 await self._send(tx, pieces, done)
             completed = await mailboxes.complete(tx, pieces)
@@ -192,17 +210,6 @@ class Processor:
                 await mailboxes.park(tx, self.handler.kind, done.parked)
             crash_point("mailbox.before_commit")
         return completed, after
-
-    async def _written(self, tx: Connection, write: Write, attempt: "HandlerRun") -> AfterCommit | None:
-        """Before the completion and the commit, which nothing may interrupt: a committed write must not be reported as
-        failed."""
-        self._check("write", write)
-        with attempt.scope.holding(partial(self.database.take_away, tx)):
-            async with asyncio.timeout_at(attempt.deadline_s):
-                after: AfterCommit | None = await awaitable(write(tx), write)
-        if after is not None:
-            self._check("function after the commit", after)
-        return after
 
     def _check(self, what: str, function: Write | AfterCommit) -> None:
         """Called before the function has an effect, and before the commit that it would follow. A lambda may return an
@@ -242,16 +249,6 @@ class Processor:
                 key=parked.key,
                 seq=parked.seq,
                 error=parked.error,
-            )
-
-    async def _follow_up(self, after: AfterCommit, deadline_s: float) -> None:
-        """A failure here undoes nothing: the reconcilers of the other components repair what they missed."""
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                await awaitable(after(), after)
-        except Exception as error:
-            log.warning(
-                "mailbox.follow_up_failed", kind=self.handler.kind, error=describe(error), exc_info=error
             )
 
     async def _fail(self, claim: Claim, error: Exception) -> None:

@@ -138,13 +138,6 @@ class ClaimResult(msgspec.Struct, frozen=True):
     is_whole: bool = True
 
 
-class JobCandidate(msgspec.Struct, frozen=True):
-    """A job that may be claimed if its concurrency key has capacity."""
-
-    id: UUID
-    key: Key
-
-
 class Survey(msgspec.Struct, frozen=True):
     """The first waiting job of a lane."""
 
@@ -215,17 +208,12 @@ class Renewal(msgspec.Struct, frozen=True):
     is_to_cancel: bool
 
 
-class Returned(msgspec.Struct, frozen=True):
+class Returned(EndedJob, frozen=True, kw_only=True):
     """Where a job waits now. Without a time it has ended, as superseded or cancelled."""
 
-    ended: EndedJob
     lane: Lane
     run_at: datetime | None
     outcome: str | None
-
-    @property
-    def id(self) -> UUID:
-        return self.ended.id
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -237,12 +225,6 @@ class Expired(msgspec.Struct, frozen=True):
     locked_by: str
     unique_key: str | None
     lease_expires_at: datetime
-
-
-class Unknown(msgspec.Struct, frozen=True):
-    id: UUID
-    fence: int
-    unique_key: str | None
 
 
 async def check_tables(connection: Connection) -> None:
@@ -277,7 +259,10 @@ async def insert(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     )
     ours = {j.id: j for j in jobs}
     twins = {j.unique: j.id for j in jobs if j.unique is not None}
-    by_id = {twins.get(_unique(r), r["id"]): inserted(r, r["id"] in ours) for r in rows}
+    by_id: dict[UUID, Inserted] = {}
+    for r in rows:
+        unique = r["job_type"], r["unique_key"], r["reseller_id"], r["merchant_id"]
+        by_id[twins.get(unique, r["id"])] = inserted(r, r["id"] in ours)
     return [by_id[j.id] for j in jobs]
 
 
@@ -313,24 +298,23 @@ async def claim(
 
 async def keyed_candidates(
     conn: Connection, lanes: Mapping[Lane, LanePosition], limit: int, busy: Collection[Key] = ()
-) -> tuple[datetime, list[JobCandidate]]:
-    """Due jobs under concurrency keys other than the busy ones, and the time of the read. A statement of its own: the
-    transaction that inserts a key's row must have ended before."""
+) -> tuple[datetime, dict[UUID, Key]]:
+    """Due jobs under concurrency keys other than the busy ones, with their keys, and the time of the read. A statement
+    of its own: the transaction that inserts a key's row must have ended before."""
     rows = await conn.fetch(_SQL.keyed_candidates, *_positions(lanes), limit, *key_columns(busy))
-    candidates = [JobCandidate(job_id, Key(*key)) for _, job_id, *key in rows if job_id is not None]
-    return rows[0]["looked_at"], candidates
+    return rows[0]["looked_at"], {job_id: Key(*key) for _, job_id, *key in rows if job_id is not None}
 
 
 async def claim_keyed(
-    tx: Connection, candidates: Sequence[JobCandidate], claimant: Claimant, running_max: Mapping[str, int]
+    tx: Connection, candidates: Mapping[UUID, Key], claimant: Claimant, running_max: Mapping[str, int]
 ) -> tuple[list[JobClaim], set[Key]]:
     """Claim as many as their keys have capacity for; returns also the keys that other transactions have locked: those
     are skipped. `running_max` is how many of a type may run under one key."""
-    wanted = sorted({candidate.key for candidate in candidates})
+    wanted = sorted(set(candidates.values()))
     locked = [Key(*row) for row in await tx.fetch(_SQL.lock_keys, *key_columns(wanted))]
     rows = await tx.fetch(
         _SQL.claim_keyed,
-        [c.id for c in candidates],
+        list(candidates),
         *key_columns(locked),
         [running_max[key.job_type] for key in locked],
         claimant.worker,
@@ -400,10 +384,10 @@ async def put_back(tx: Connection, returns: Sequence[ReturnedClaim], worker: str
     )
     return [
         Returned(
-            EndedJob(r["id"], r["job_type"], r["concurrency_key"], r["reseller_id"], r["merchant_id"]),
-            Lane(r["job_type"], r["priority"], r["concurrency_key"] is not None),
-            r["run_at"],
-            r["outcome"],
+            *(r["id"], r["job_type"], r["concurrency_key"], r["reseller_id"], r["merchant_id"]),
+            lane=Lane(r["job_type"], r["priority"], r["concurrency_key"] is not None),
+            run_at=r["run_at"],
+            outcome=r["outcome"],
         )
         for r in rows
     ]
@@ -442,9 +426,11 @@ async def lock_expired(
     return [Expired(*row) for row in await tx.fetch(_SQL.expired, since, limit, among, jump_s)]
 
 
-async def lock_unknown(tx: Connection, worker: str, known: Iterable[UUID]) -> list[Unknown]:
-    """Jobs that are this worker's and not among `known`."""
-    return [Unknown(*row) for row in await tx.fetch(_SQL.unknown_held, worker, list(known))]
+async def lock_unknown(
+    tx: Connection, worker: str, known: Iterable[UUID]
+) -> list[tuple[UUID, int, str | None]]:
+    """Jobs that are this worker's and not among `known`: the id, fence and unique key of each."""
+    return [tuple(row) for row in await tx.fetch(_SQL.unknown_held, worker, list(known))]
 
 
 def _positions(lanes: Mapping[Lane, LanePosition]) -> list[list[Any]]:
@@ -453,10 +439,6 @@ def _positions(lanes: Mapping[Lane, LanePosition]) -> list[list[Any]]:
 
 def key_columns(keys: Collection[Key]) -> list[list[str]]:
     return columns(keys, "job_type", "key", "reseller_id", "merchant_id")
-
-
-def _unique(row: asyncpg.Record) -> tuple[str, str, str | None, str | None]:
-    return row["job_type"], row["unique_key"], row["reseller_id"], row["merchant_id"]
 
 
 def _lane(row: asyncpg.Record) -> Lane:
