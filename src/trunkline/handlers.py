@@ -232,23 +232,19 @@ class _ThreadCall:
 
     def _run(self, on_end: "Callable[[_ThreadCall], None]") -> None:
         try:
-            answer = partial(_answer, self.answer, self._context.run(self.function))
+            answer: Callable[[], None] = partial(self.answer.set_result, self._context.run(self.function))
+        except StopIteration as error:
+            # A future cannot raise this one: it would end the generator that awaits it.
+            answer = partial(self.answer.set_exception, RuntimeError(repr(error)))
         except BaseException as error:
-            answer = partial(_fail, self.answer, error)
+            answer = partial(self.answer.set_exception, error)
         on_end(self)
         with suppress(RuntimeError):  # the loop is closed: no caller waits
-            self._loop.call_soon_threadsafe(answer)
+            self._loop.call_soon_threadsafe(self._answer, answer)
 
-
-def _answer(answer: "asyncio.Future[Any]", result: object) -> None:
-    if not answer.done():
-        answer.set_result(result)
-
-
-def _fail(answer: "asyncio.Future[Any]", error: BaseException) -> None:
-    if not answer.done():
-        # A future cannot raise this one: it would end the generator that awaits it.
-        answer.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+    def _answer(self, answer: Callable[[], None]) -> None:
+        if not self.answer.done():
+            answer()
 
 
 def _log_stuck_thread(function: str, place: str) -> None:
@@ -339,15 +335,12 @@ class LoopWatch:
             except RuntimeError:
                 return  # the loop is closed
             if not turned.wait(self._limit_s / 2) and not self._stopping.is_set():
-                self._report_blocked(loop, ident, time.monotonic() - scheduled_s)
+                if (frame := sys._current_frames().get(ident)) is not None:
+                    for_s = time.monotonic() - scheduled_s
+                    self._report(asyncio.current_task(loop), for_s, _innermost(frame))
                 # Once per blockage.
                 while not turned.wait(self._limit_s) and not self._stopping.is_set():
                     pass
-
-    def _report_blocked(self, loop: asyncio.AbstractEventLoop, ident: int, for_s: float) -> None:
-        frame = sys._current_frames().get(ident)
-        if frame is not None:
-            self._report(asyncio.current_task(loop), for_s, _innermost(frame))
 
 
 def _innermost(frame: FrameType) -> str:

@@ -89,12 +89,10 @@ class Jobs(ApplicationQueue[JobNotifier, "_OpenJobs"]):
     async def enqueue_many(self, tx: Any, new: Iterable[NewJob]) -> list[Inserted]:
         """Enqueue jobs made by `new`, in order. Two with the same unique key are one."""
         listed = list(new)
-        adapter = adapters.for_async(tx)
-        answers = [
-            await adapters.call_async(adapter, self.schema, entries.ENQUEUE_JOBS, text)
-            for text in entries.jobs_in(listed)
-        ]
-        return self._enqueued(listed, answers, adapter)
+        texts = entries.jobs_in(listed)
+        return self._enqueued(
+            listed, *await adapters.call_async(tx, self.schema, entries.ENQUEUE_JOBS, texts)
+        )
 
     def enqueue_sync(
         self, tx: Any, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]
@@ -104,12 +102,8 @@ class Jobs(ApplicationQueue[JobNotifier, "_OpenJobs"]):
 
     def enqueue_many_sync(self, tx: Any, new: Iterable[NewJob]) -> list[Inserted]:
         listed = list(new)
-        adapter = adapters.for_sync(tx)
-        answers = [
-            adapters.call_sync(adapter, self.schema, entries.ENQUEUE_JOBS, text)
-            for text in entries.jobs_in(listed)
-        ]
-        return self._enqueued(listed, answers, adapter)
+        texts = entries.jobs_in(listed)
+        return self._enqueued(listed, *adapters.call_sync(tx, self.schema, entries.ENQUEUE_JOBS, texts))
 
     def new(self, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]) -> NewJob:
         """A job that can be enqueued, or `InvalidJob`."""
@@ -198,7 +192,7 @@ class Jobs(ApplicationQueue[JobNotifier, "_OpenJobs"]):
         stack.push_async_callback(notifier.close)
         return _OpenJobs(notifier, database, submits, Outbox(self.registry, notifier), search_path)
 
-    def _enqueued(self, new: Sequence[NewJob], answers: Iterable[str], adapter: Adapter) -> list[Inserted]:
+    def _enqueued(self, new: Sequence[NewJob], adapter: Adapter, answers: Iterable[str]) -> list[Inserted]:
         enqueued = entries.jobs_out(new, answers)
         adapter.after_commit(lambda: self.wake(*enqueued))
         return enqueued

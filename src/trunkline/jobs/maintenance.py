@@ -42,9 +42,8 @@ class JobMaintenance(Loop):
         registry: Registry,
         notifier: JobNotifier,
         limits: JobMaintenanceLimits,
-        interval_s: float = 5.0,
     ):
-        super().__init__(interval_s)
+        super().__init__(interval_s=5.0)
         self._database = database
         self._registry = registry
         self._notifier = notifier

@@ -46,12 +46,11 @@ class Reaper(Loop):
         database: Database,
         registry: Registry,
         notifier: JobNotifier,
-        interval_s: float = 1.0,
         *,
         lease_s: float = 15.0,
         on_clock_forward: Callable[[], Awaitable[object]] | None = None,
     ):
-        super().__init__(interval_s)
+        super().__init__(interval_s=1.0)
         self._database = database
         self._registry = registry
         self._notifier = notifier

@@ -189,10 +189,10 @@ class Mailboxes(ApplicationQueue[MailboxNotifier, "_OpenMailboxes"]):
         """Append events made by `new_event`, in order. Their mailboxes are locked in sorted order, so that two callers
         with the same mailboxes do not deadlock."""
         listed = _checked(events)
-        adapter = adapters.for_async(tx)
-        text = entries.events_in(listed)
-        answer = await adapters.call_async(adapter, self.schema, entries.APPEND_EVENTS, text)
-        return self._appended(listed, answer, adapter)
+        texts = [entries.events_in(listed)]
+        return self._appended(
+            listed, *await adapters.call_async(tx, self.schema, entries.APPEND_EVENTS, texts)
+        )
 
     def append_sync(
         self,
@@ -208,10 +208,8 @@ class Mailboxes(ApplicationQueue[MailboxNotifier, "_OpenMailboxes"]):
 
     def append_many_sync(self, tx: Any, events: Iterable[NewEvent]) -> list[Receipt]:
         listed = _checked(events)
-        adapter = adapters.for_sync(tx)
-        text = entries.events_in(listed)
-        answer = adapters.call_sync(adapter, self.schema, entries.APPEND_EVENTS, text)
-        return self._appended(listed, answer, adapter)
+        texts = [entries.events_in(listed)]
+        return self._appended(listed, *adapters.call_sync(tx, self.schema, entries.APPEND_EVENTS, texts))
 
     def wake(self, kind: str, *keys: str) -> None:
         """Wake the workers for these mailboxes. Call it after the commit: before it they find nothing. Sessions of
@@ -300,7 +298,10 @@ class Mailboxes(ApplicationQueue[MailboxNotifier, "_OpenMailboxes"]):
                 for handler in self._handlers
             ),
             MailboxRetention(opened.own, keep_s=self._keep_s),
-            MailboxGauges(opened.own, handled=None if self._is_of_platform else self._kinds),
+            MailboxGauges(
+                opened.own,
+                handled=None if self._is_of_platform else {handler.kind for handler in self._handlers},
+            ),
         ]
         tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in loops]
         try:
@@ -309,22 +310,17 @@ class Mailboxes(ApplicationQueue[MailboxNotifier, "_OpenMailboxes"]):
             for loop in loops:
                 loop.stop()
             await asyncio.gather(*tasks)
-            await self._end_threads()
+            # Threads of handlers run on after a cancellation. They get no longer than a handler does.
+            left = await asyncio.gather(
+                *(handler.threads.end(handler.limits.cancel_grace_s) for handler in self._handlers)
+            )
+            if unfinished := [each for of_kind in left for each in of_kind]:
+                log.error("mailbox.threads_left", unfinished=unfinished)
 
-    async def _end_threads(self) -> None:
-        """Threads of handlers run on after a cancellation. The worker waits for them no longer than for a handler."""
-        left = await asyncio.gather(
-            *(handler.threads.end(handler.limits.cancel_grace_s) for handler in self._handlers)
-        )
-        if unfinished := [each for of_kind in left for each in of_kind]:
-            log.error("mailbox.threads_left", unfinished=unfinished)
-
-    @property
-    def _kinds(self) -> frozenset[str]:
-        return frozenset(handler.kind for handler in self._handlers)
-
-    def _appended(self, events: Sequence[NewEvent], answer: str, adapter: Adapter) -> list[Receipt]:
-        receipts = entries.events_out(answer)
+    def _appended(
+        self, events: Sequence[NewEvent], adapter: Adapter, answers: Sequence[str]
+    ) -> list[Receipt]:
+        receipts = entries.events_out(answers[0])
         # Counted now: not every driver reports the commit.
         to_wake = follow_up(events, receipts)
 

@@ -1,9 +1,8 @@
 """Maintains mailboxes: retention, and gauges. Safe to run in many processes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from trunkline.loops.base import Loop
-from trunkline.schema.queues import MailboxSummary
 from trunkline.states import MailboxStatus
 from trunkline.store import mailbox_admin
 from trunkline.store.database import Database
@@ -24,8 +23,8 @@ class MailboxRetention(Loop):
 
     name = "mailbox_retention"
 
-    def __init__(self, database: Database, *, keep_s: float = 7 * DAY_S, interval_s: float = 600.0):
-        super().__init__(interval_s)
+    def __init__(self, database: Database, *, keep_s: float = 7 * DAY_S):
+        super().__init__(interval_s=600.0)
         self._database = database
         self._keep_s = keep_s
         self._after = mailbox_admin.LONG_AGO
@@ -58,12 +57,10 @@ class MailboxGauges(Loop):
 
     name = "mailbox_gauges"
 
-    def __init__(
-        self, database: Database, *, handled: Collection[str] | None = None, interval_s: float = 15.0
-    ):
+    def __init__(self, database: Database, *, handled: Collection[str] | None = None):
         """`handled` are the kinds that this process has handlers for; None in a platform, whose alarms cover the
         rest."""
-        super().__init__(interval_s)
+        super().__init__(interval_s=15.0)
         self._database = database
         self._handled = handled
 
@@ -80,15 +77,10 @@ class MailboxGauges(Loop):
             metrics.MAILBOX_OLDEST_SECONDS.labels(each.kind, each.status).set(each.oldest_s)
         metrics.set_exactly(metrics.MAILBOX_EVENTS_SET_ASIDE, set_aside)
         if self._handled is not None:
-            metrics.set_exactly(metrics.MAILBOXES_UNHANDLED, _unhandled(summary, self._handled))
+            # Handled kinds are reported as 0, which overrides the gauge of a worker that does not handle them.
+            unhandled: dict[str, float] = dict.fromkeys(self._handled, 0)
+            for each in summary:
+                if each.kind not in self._handled and each.status != MailboxStatus.DEAD:
+                    unhandled[each.kind] = unhandled.get(each.kind, 0) + each.mailboxes
+            metrics.set_exactly(metrics.MAILBOXES_UNHANDLED, unhandled)
         return sum(each.mailboxes for each in summary)
-
-
-def _unhandled(summary: Sequence[MailboxSummary], handled: Collection[str]) -> dict[str, float]:
-    """Mailboxes with pending events and no handler, by kind. Handled kinds are reported as 0, which overrides the
-    gauge of a worker that does not handle them."""
-    counts: dict[str, float] = dict.fromkeys(handled, 0)
-    for each in summary:
-        if each.kind not in handled and each.status != MailboxStatus.DEAD:
-            counts[each.kind] = counts.get(each.kind, 0) + each.mailboxes
-    return counts

@@ -31,9 +31,8 @@ class FileRetention(Loop):
         exports_s: float,
         # None: as long as their calls.
         enrichments_s: float | None,
-        interval_s: float = 600.0,
     ):
-        super().__init__(interval_s)
+        super().__init__(interval_s=600.0)
         self._database = database
         self._files = files
         self._exports_s = exports_s

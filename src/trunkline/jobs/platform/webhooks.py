@@ -130,27 +130,19 @@ class WebhookDelivery:
     async def _send(self, target: WebhookTarget, webhook: Webhook) -> Outcome:
         body = body_of(webhook)
         sent_at = self._clock.now()
-        headers = signing.signed_headers(
-            webhook.message_id, int(sent_at.timestamp()), body, self._secrets(target)
-        )
+        sealed = [target.secret_sealed, target.old_secret_sealed]
+        keys = [self._sealer.open(secret) for secret in sealed if secret is not None]
+        headers = signing.signed_headers(webhook.message_id, int(sent_at.timestamp()), body, keys)
         headers["Content-Type"] = "application/json"
         async with self._outgoing.request("POST", target.url, body=body, headers=headers) as answer:
             if 200 <= answer.status < 300:
                 return Done({"status": answer.status})
-            if answer.status == 410:
-                return await self._disable(target)
-            return await _failed(answer, sent_at)
-
-    def _secrets(self, target: WebhookTarget) -> Sequence[str]:
-        sealed = [target.secret_sealed, target.old_secret_sealed]
-        return [self._sealer.open(secret) for secret in sealed if secret is not None]
-
-    async def _disable(self, target: WebhookTarget) -> Outcome:
+            if answer.status != 410:
+                return await _failed(answer, sent_at)
         async with self._database.connection() as conn:
             if await webhook_endpoints.disable(conn, target.id, "It answered 410 Gone"):
-                log.warning(
-                    "jobs.webhook_endpoint_disabled", endpoint_id=target.id, host=URL(target.url).host
-                )
+                host = URL(target.url).host
+                log.warning("jobs.webhook_endpoint_disabled", endpoint_id=target.id, host=host)
         return Cancel("The endpoint answered 410 Gone and is disabled")
 
 

@@ -5,7 +5,8 @@ function, how to see that no transaction is open, and whether the driver reports
 the first connection of its driver: nothing here needs SQLAlchemy, psycopg or Django.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
@@ -39,41 +40,28 @@ class SyncAdapter(Adapter, Protocol):
         ...
 
 
-def for_async(tx: Any) -> AsyncAdapter:
+async def call_async(
+    tx: Any, schema: str | None, function: str, texts: Iterable[str]
+) -> tuple[Adapter, list[str]]:
+    """Call a function in the open transaction, once for each text."""
     adapter = _adapter(tx)
-    if isinstance(adapter, AsyncAdapter):
-        return adapter
-    raise NotInTransaction(
-        f"{_name(tx)} is synchronous and would block the event loop. Use the method of this name that ends in _sync, "
-        "in a thread."
-    )
+    if not isinstance(adapter, AsyncAdapter):
+        raise NotInTransaction(
+            f"{_name(tx)} is synchronous and would block the event loop. Use the method of this name that ends in "
+            "_sync, in a thread."
+        )
+    with _missing_tables_named(schema):
+        return adapter, [await adapter.call_async(_qualified(schema, function), text) for text in texts]
 
 
-def for_sync(tx: Any) -> SyncAdapter:
+def call_sync(tx: Any, schema: str | None, function: str, texts: Iterable[str]) -> tuple[Adapter, list[str]]:
     adapter = _adapter(tx)
-    if isinstance(adapter, SyncAdapter):
-        return adapter
-    raise NotInTransaction(
-        f"{_name(tx)} is asynchronous. Use the method of this name without _sync, and await it."
-    )
-
-
-async def call_async(adapter: AsyncAdapter, schema: str | None, function: str, text: str) -> str:
-    try:
-        return await adapter.call_async(_qualified(schema, function), text)
-    except Exception as error:
-        if (missing := _missing_tables(error, schema)) is not None:
-            raise missing from error
-        raise
-
-
-def call_sync(adapter: SyncAdapter, schema: str | None, function: str, text: str) -> str:
-    try:
-        return adapter.call(_qualified(schema, function), text)
-    except Exception as error:
-        if (missing := _missing_tables(error, schema)) is not None:
-            raise missing from error
-        raise
+    if not isinstance(adapter, SyncAdapter):
+        raise NotInTransaction(
+            f"{_name(tx)} is asynchronous. Use the method of this name without _sync, and await it."
+        )
+    with _missing_tables_named(schema):
+        return adapter, [adapter.call(_qualified(schema, function), text) for text in texts]
 
 
 def refusal(what: str, begin: str) -> NotInTransaction:
@@ -100,15 +88,19 @@ def _name(tx: Any) -> str:
     return f"{type(tx).__module__}.{type(tx).__qualname__}"
 
 
-def _missing_tables(error: Exception, schema: str | None) -> MigrationError | None:
-    """If that is the cause, however the driver and the layers above it have wrapped it."""
-    cause: Any = error
-    while cause is not None:
-        if getattr(cause, "sqlstate", None) in _MISSING:
-            where = "on the search path" if schema is None else f"in schema {schema}"
-            return MigrationError(
-                f"The tables are not there, or older than this library: {where}. `await prepare()`, or prepare_sync(), "
-                f"makes them, with a role that may. Postgres says: {cause}"
-            )
-        cause = getattr(cause, "orig", None) or cause.__cause__
-    return None
+@contextmanager
+def _missing_tables_named(schema: str | None) -> Iterator[None]:
+    """Say so if that is the cause, however the driver and the layers above it have wrapped it."""
+    try:
+        yield
+    except Exception as error:
+        cause: Any = error
+        while cause is not None:
+            if getattr(cause, "sqlstate", None) in _MISSING:
+                where = "on the search path" if schema is None else f"in schema {schema}"
+                raise MigrationError(
+                    f"The tables are not there, or older than this library: {where}. `await prepare()`, or "
+                    f"prepare_sync(), makes them, with a role that may. Postgres says: {cause}"
+                ) from error
+            cause = getattr(cause, "orig", None) or cause.__cause__
+        raise

@@ -3,7 +3,6 @@ JSON."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -51,7 +50,12 @@ def jobs_in(jobs: Sequence[NewJob]) -> list[str]:
 def jobs_out(jobs: Sequence[NewJob], answers: Iterable[str]) -> list[Inserted]:
     """The pending job of each, in their order."""
     pending = {row.identity: row for answer in answers for row in _pending.decode(answer)}
-    return [_inserted(job, pending[job.identity]) for job in jobs]
+    inserted: list[Inserted] = []
+    for job in jobs:
+        row = pending[job.identity]
+        lane = Lane(row.job_type, row.priority, row.concurrency_key is not None)
+        inserted.append(Inserted(row.id, lane, row.run_at, row.id == job.id))
+    return inserted
 
 
 def events_in(events: Sequence[NewEvent]) -> str:
@@ -60,8 +64,3 @@ def events_in(events: Sequence[NewEvent]) -> str:
 
 def events_out(answer: str) -> list[Receipt]:
     return _receipts.decode(answer)
-
-
-def _inserted(job: NewJob, row: Any) -> Inserted:
-    lane = Lane(row.job_type, row.priority, row.concurrency_key is not None)
-    return Inserted(row.id, lane, row.run_at, row.id == job.id)
