@@ -51,16 +51,16 @@ from trunkline.schema.queues import (
     Job,
     JobDetail,
     JobProgress,
+    JobRequest,
     JobSchedule,
-    JobType,
-    Mailbox,
+    JobTypeState,
     MailboxDetail,
     MailboxesRenamed,
     MailboxesReplayed,
     MailboxEvent,
+    MailboxState,
     MailboxSummary,
     NewExport,
-    NewJob,
     QueueCounts,
     QueueItem,
     QueueReplayed,
@@ -298,12 +298,12 @@ class _Operations:
     cancel_queue_item = returning(QueueItem, calling("POST", "queues/jobs/{queue_name}/{job_id}/cancel"))
 
     list_jobs = returning_each(Job, calling_list("jobs"))
-    enqueue_job = creating(NewJob, Job, "jobs")
+    enqueue_job = creating(JobRequest, Job, "jobs")
     list_dead = returning_each(Job, calling_list("jobs/dead"))
     replay_dead = returning(QueueReplayed, calling("POST", "jobs/dead/replay"))
-    list_types = returning_items(JobType, calling("GET", "jobs/types"))
-    pause_type = returning(JobType, calling("POST", "jobs/types/{job_type}/pause"))
-    resume_type = returning(JobType, calling("POST", "jobs/types/{job_type}/resume"))
+    list_types = returning_items(JobTypeState, calling("GET", "jobs/types"))
+    pause_type = returning(JobTypeState, calling("POST", "jobs/types/{job_type}/pause"))
+    resume_type = returning(JobTypeState, calling("POST", "jobs/types/{job_type}/resume"))
     list_schedules = returning_items(JobSchedule, calling("GET", "jobs/schedules"))
     create_export = creating(NewExport, Job, "jobs/exports")
     get_job = getting(JobDetail, "jobs")
@@ -313,15 +313,15 @@ class _Operations:
     cancel_job = returning(Job, calling("POST", "jobs/{job_id}/cancel"))
 
     summarize = returning_items(MailboxSummary, calling("GET", "mailboxes"))
-    list_stuck = returning_items(Mailbox, calling("GET", "mailboxes/stuck"))
-    list_mailboxes = returning_each(Mailbox, calling_list("mailboxes/{kind}"))
+    list_stuck = returning_items(MailboxState, calling("GET", "mailboxes/stuck"))
+    list_mailboxes = returning_each(MailboxState, calling_list("mailboxes/{kind}"))
     get_mailbox = returning(MailboxDetail, calling("GET", "mailboxes/{kind}/{key}"))
     list_events = returning_each(MailboxEvent, calling_list("mailboxes/{kind}/{key}/events"))
     append_event = returning(EventReceipt, calling("POST", "mailboxes/{kind}/{key}/events"))
     replay_kind = returning(MailboxesReplayed, calling("POST", "mailboxes/{kind}/replay"))
     rename_kind = returning(MailboxesRenamed, calling("POST", "mailboxes/{kind}/rename"))
-    replay_mailbox = returning(Mailbox, calling("POST", "mailboxes/{kind}/{key}/replay"))
-    set_aside = returning(Mailbox, calling("POST", "mailboxes/{kind}/{key}/set-aside"))
+    replay_mailbox = returning(MailboxState, calling("POST", "mailboxes/{kind}/{key}/replay"))
+    set_aside = returning(MailboxState, calling("POST", "mailboxes/{kind}/{key}/set-aside"))
 
     list_alarms = calling_list("alarms")
     clear_alarm = calling("POST", "alarms/{alarm_id}/clear")

@@ -6,7 +6,7 @@ For code that drives the steps itself instead of being called as a handler. The 
 
 from collections.abc import Sequence
 
-from trunkline.schema.queues import Mailbox
+from trunkline.schema.queues import MailboxState
 from trunkline.store import mailbox_admin, mailboxes
 from trunkline.store.database import Connection, Database
 from trunkline.store.mailbox_admin import StoredEvent
@@ -32,7 +32,7 @@ class IssueStore:
         self._kind = kind
         self._lease_s = lease_s
 
-    async def upsert(self, issue_id: str) -> Mailbox:
+    async def upsert(self, issue_id: str) -> MailboxState:
         """The issue, created if it is new."""
         async with self._database.transaction() as tx:
             await mailboxes.lock(tx, {(self._kind, issue_id)})
@@ -40,13 +40,13 @@ class IssueStore:
         assert row is not None, "locked"
         return row
 
-    async def get_by_id(self, issue_id: str) -> Mailbox | None:
+    async def get_by_id(self, issue_id: str) -> MailboxState | None:
         async with self._database.connection() as conn:
             return await mailbox_admin.get(conn, self._kind, issue_id)
 
     async def get_by_integration_and_external_id(
         self, integration_id: str, external_issue_id: str
-    ) -> Mailbox | None:
+    ) -> MailboxState | None:
         """If several trackers share a kind, an issue is identified by both ids."""
         return await self.get_by_id(issue_id_of(integration_id, external_issue_id))
 

@@ -97,7 +97,7 @@ class JobProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class JobType:
+class JobTypeState:
     """The counts of a type of job, and whether it is paused."""
 
     job_type: str = field(metadata=_TYPE)
@@ -121,7 +121,7 @@ class JobSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class NewJob:
+class JobRequest:
     __pydantic_config__ = body(
         {"job_type": "send_report", "payload": {"merchant": "acme"}, "unique_key": "acme"}
     )
@@ -175,7 +175,7 @@ class MailboxSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Mailbox:
+class MailboxState:
     """An entity, and how many of its events are processed."""
 
     kind: str = field(metadata=_KIND)
@@ -207,7 +207,7 @@ class MailboxEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class MailboxDetail(Mailbox):
+class MailboxDetail(MailboxState):
     events: list[MailboxEvent] = field(metadata=about(f"The first {EVENTS_SHOWN} pending events."))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
-from trunkline.schema.queues import BATCH_MAX, COUNT_MAX, Job, JobType
+from trunkline.schema.queues import BATCH_MAX, COUNT_MAX, Job, JobTypeState
 from trunkline.states import JobStatus
 from trunkline.store.database import Connection
 from trunkline.store.jobs import Inserted, inserted
@@ -102,8 +102,8 @@ async def resume(tx: Connection, job_type: str) -> bool:
     return await tx.fetchval(_SQL.resume, job_type) is not None
 
 
-async def types(conn: Connection, job_types: Sequence[str]) -> list[JobType]:
-    return [pick(JobType, row) for row in await conn.fetch(_SQL.types, job_types, COUNT_MAX)]
+async def types(conn: Connection, job_types: Sequence[str]) -> list[JobTypeState]:
+    return [pick(JobTypeState, row) for row in await conn.fetch(_SQL.types, job_types, COUNT_MAX)]
 
 
 async def dead_letters(conn: Connection) -> dict[str, int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from trunkline.schema.queues import BATCH_MAX, Mailbox, MailboxEvent, MailboxSummary
+from trunkline.schema.queues import BATCH_MAX, MailboxEvent, MailboxState, MailboxSummary
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection
@@ -43,20 +43,20 @@ async def summary(
 
 async def list_mailboxes(
     conn: Connection, kind: str, *, status: MailboxStatus | None, after: str, limit: int
-) -> list[Mailbox]:
+) -> list[MailboxState]:
     listing = _LISTS.get(status, _LIST) if status else _LIST
-    return [pick(Mailbox, row) for row in await conn.fetch(listing, kind, status, after, limit)]
+    return [pick(MailboxState, row) for row in await conn.fetch(listing, kind, status, after, limit)]
 
 
 async def stuck(
     conn: Connection, *, in_hand_for_s: float, limit: int, kinds: Sequence[str] | None = None
-) -> list[Mailbox]:
+) -> list[MailboxState]:
     """Mailboxes that one worker has held for long, the longest first."""
-    return [pick(Mailbox, row) for row in await conn.fetch(_SQL.stuck, in_hand_for_s, limit, kinds)]
+    return [pick(MailboxState, row) for row in await conn.fetch(_SQL.stuck, in_hand_for_s, limit, kinds)]
 
 
-async def get(conn: Connection, kind: str, key: str) -> Mailbox | None:
-    return pick_or_none(Mailbox, await conn.fetchrow(_SQL.get, kind, key))
+async def get(conn: Connection, kind: str, key: str) -> MailboxState | None:
+    return pick_or_none(MailboxState, await conn.fetchrow(_SQL.get, kind, key))
 
 
 async def list_events(

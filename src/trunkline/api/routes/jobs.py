@@ -25,12 +25,12 @@ from trunkline.schema.queues import (
     Job,
     JobDetail,
     JobProgress,
+    JobRequest,
     JobSchedule,
     JobsReplay,
-    JobType,
     JobTypeName,
+    JobTypeState,
     NewExport,
-    NewJob,
     QueueReason,
     QueueReplayed,
 )
@@ -67,7 +67,7 @@ async def list_jobs(query: Annotated[JobQuery, Query()], who: ReadKey, api: Deps
     | {200: {"model": Job, "description": "A job with this unique key waits already."}},
     summary="Enqueue a job",
 )
-async def enqueue_job(body: NewJob, who: JobsKey, api: Deps, response: Response) -> Job:
+async def enqueue_job(body: JobRequest, who: JobsKey, api: Deps, response: Response) -> Job:
     """Of a type with `over_http`. 201 when it is durable; it never waits for a worker. Needs the scope `jobs`."""
     jobs_deps = jobs_api(api)
     job_type = next((known for known in jobs_deps.registry if known.name == body.job_type), None)
@@ -113,7 +113,7 @@ async def replay_dead(body: JobsReplay, who: AdminKey, api: Deps) -> QueueReplay
 
 
 @router.get("/types", responses=READ_ERRORS, summary="Count jobs by type")
-async def list_types(who: ReadKey, api: Deps) -> Items[JobType]:
+async def list_types(who: ReadKey, api: Deps) -> Items[JobTypeState]:
     """For keys of the platform, since the counts are over all tenants; for others the list is empty."""
     if not who.tenant.is_platform:
         return Items([])
@@ -124,7 +124,7 @@ async def list_types(who: ReadKey, api: Deps) -> Items[JobType]:
 
 
 @router.post("/types/{job_type}/pause", responses=WRITE_ERRORS, summary="Pause a type of job")
-async def pause_type(job_type: TypeName, body: QueueReason, who: AdminKey, api: Deps) -> JobType:
+async def pause_type(job_type: TypeName, body: QueueReason, who: AdminKey, api: Deps) -> JobTypeState:
     """No job of it begins; running ones go on. Needs a key of the platform."""
     _require_type(api, who, job_type)
     async with api.store.writing() as tx:
@@ -135,7 +135,7 @@ async def pause_type(job_type: TypeName, body: QueueReason, who: AdminKey, api: 
 
 
 @router.post("/types/{job_type}/resume", responses=WRITE_ERRORS, summary="Resume a type of job")
-async def resume_type(job_type: TypeName, who: AdminKey, api: Deps) -> JobType:
+async def resume_type(job_type: TypeName, who: AdminKey, api: Deps) -> JobTypeState:
     """Needs a key of the platform."""
     _require_type(api, who, job_type)
     async with api.store.writing() as tx:

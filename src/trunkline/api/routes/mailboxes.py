@@ -29,13 +29,13 @@ from trunkline.schema.queues import (
     SEQ_MAX,
     EventReceipt,
     EventToPark,
-    Mailbox,
     MailboxDetail,
     MailboxesRename,
     MailboxesRenamed,
     MailboxesReplayed,
     MailboxEvent,
     MailboxReplay,
+    MailboxState,
     MailboxSummary,
     NewMailboxEvent,
     QueueReason,
@@ -92,7 +92,7 @@ async def summarize(who: ReadKey, api: Deps) -> Items[MailboxSummary]:
 
 
 @router.get("/stuck", responses=READ_ERRORS, summary="List mailboxes that are claimed for long")
-async def list_stuck(query: Annotated[StuckQuery, Query()], who: ReadKey, api: Deps) -> Items[Mailbox]:
+async def list_stuck(query: Annotated[StuckQuery, Query()], who: ReadKey, api: Deps) -> Items[MailboxState]:
     """The longest first, of every kind. A handler is slow, or its worker died and the lease is long."""
     async with api.store.reading() as connection:
         kinds = await mailbox_kinds.names(connection, who.tenant)
@@ -106,14 +106,14 @@ async def list_stuck(query: Annotated[StuckQuery, Query()], who: ReadKey, api: D
 @router.get("/{kind}", responses=READ_ERRORS, summary="List mailboxes")
 async def list_mailboxes(
     kind: KindPath, query: Annotated[MailboxQuery, Query()], who: ReadKey, api: Deps
-) -> Page[Mailbox]:
+) -> Page[MailboxState]:
     """Of one kind, by key."""
     return await mailbox_page(api, who, kind, query, query.status)
 
 
 async def mailbox_page(
     api: Api, who: Principal, kind: str, query: PageQuery, status: MailboxStatus | None
-) -> Page[Mailbox]:
+) -> Page[MailboxState]:
     cursors = Cursors(f"mailboxes {kind}", who, query)
     after = unquote(cursors.start_key(""))
     async with api.store.reading() as connection:
@@ -171,7 +171,7 @@ async def list_events(
 @router.post("/{kind}/{key:path}/replay", responses=WRITE_ERRORS, summary="Replay a mailbox")
 async def replay_mailbox(
     kind: KindPath, key: KeyPath, body: MailboxReplay, who: AdminKey, api: Deps
-) -> Mailbox:
+) -> MailboxState:
     """Queues a dead mailbox again; or, with `seq`, appends one event that was set aside again."""
     inbox = inbox_of(api)
     async with api.store.writing() as tx:
@@ -190,7 +190,9 @@ async def replay_mailbox(
 
 
 @router.post("/{kind}/{key:path}/set-aside", responses=WRITE_ERRORS, summary="Park an event")
-async def set_aside(kind: KindPath, key: KeyPath, body: EventToPark, who: AdminKey, api: Deps) -> Mailbox:
+async def set_aside(
+    kind: KindPath, key: KeyPath, body: EventToPark, who: AdminKey, api: Deps
+) -> MailboxState:
     """The mailbox goes on without the event, which is stored with the reason and can be replayed."""
     async with api.store.writing() as tx:
         owner = await _owner(tx, who, kind)
@@ -265,7 +267,7 @@ async def _owner(conn: Connection, who: Principal, kind: str) -> Tenant:
     return tenant_of(await visible_kind(conn, who, kind))
 
 
-async def _mailbox(conn: Connection, who: Principal, kind: str, key: str) -> Mailbox:
+async def _mailbox(conn: Connection, who: Principal, kind: str, key: str) -> MailboxState:
     await _owner(conn, who, kind)
     return require_found(await mailbox_admin.get(conn, kind, key), "mailbox")
 

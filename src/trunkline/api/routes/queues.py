@@ -20,10 +20,10 @@ from trunkline.api.routes.mailboxes import KeyPageQuery, KeyPath
 from trunkline.schema.queues import (
     Job,
     JobDetail,
-    JobType,
-    Mailbox,
+    JobTypeState,
     MailboxDetail,
     MailboxReplay,
+    MailboxState,
     QueueCounts,
     QueueItem,
     QueueReason,
@@ -180,7 +180,7 @@ def _job_id(text: str) -> UUID:
         raise not_found("job") from None
 
 
-def _job_queue(state: JobType) -> QueueCounts:
+def _job_queue(state: JobTypeState) -> QueueCounts:
     return QueueCounts(
         kind=QueueKind.JOBS,
         name=state.job_type,
@@ -205,7 +205,7 @@ def _job(job: Job) -> QueueItem:
     )
 
 
-def _mailbox(box: Mailbox) -> QueueItem:
+def _mailbox(box: MailboxState) -> QueueItem:
     return QueueItem(
         kind=QueueKind.MAILBOXES,
         name=box.kind,
