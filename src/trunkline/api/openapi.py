@@ -82,12 +82,16 @@ def build(app: FastAPI, raw_routes: Sequence[RawRoute]) -> dict[str, Any]:
 
 
 def _with_named_pages(document: dict[str, Any]) -> dict[str, Any]:
-    """`Page[Lead]` becomes `LeadPage`. FastAPI gives all pages one title, which generators take for their name."""
+    """`Page[Lead]` becomes `LeadPage`, `Items[JobSchedule]` becomes `JobScheduleItems`. FastAPI gives all of them one
+    title, which generators take for their name."""
     text = msgspec.json.encode(document).decode()
-    named: dict[str, Any] = msgspec.json.decode(re.sub(r'\bPage(?:Out)?_(\w+?)_"', r'\1Page"', text))
+    pages = re.sub(r'\b(Page|Items)(?:Out)?_(\w+?)_"', r'\2\1"', text)
+    named: dict[str, Any] = msgspec.json.decode(pages)
     for name, schema in named["components"]["schemas"].items():
         if name.endswith("Page"):
             schema |= {"title": name, "description": "A page of a list."}
+        elif name.endswith("Items"):
+            schema |= {"title": name, "description": "A list in one piece."}
     return named
 
 
