@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -23,6 +24,7 @@ from tests.support.console.world import (
     park,
 )
 from trunkline.console.refill import Typed, refilled
+from trunkline.console.resources import LISTS
 from trunkline.console.session_auth import COOKIE
 from trunkline.console.sitemap import ACTIONS, PAGES
 from trunkline.control.flags import FlagBoard, Flags
@@ -180,6 +182,20 @@ async def test_pages_load_nothing_from_other_hosts(world: ConsoleWorld) -> None:
         assert " style=" not in page
         assert " onclick" not in page
         assert "<script>" not in page
+
+
+async def test_a_list_of_a_plain_resource_shows_every_field_of_its_shape(world: ConsoleWorld) -> None:
+    visitor = await world.visitor(ADMIN_KEY)
+    for name, shape in LISTS.items():
+        page = text(await visitor.open(f"/console/resources/{name}"))
+        listed = (await world.api.admin.get(f"/api/v1/{name}")).json()["items"]
+        assert page.count("<tr>") == (1 + len(listed) if listed else 0), name
+        if listed:
+            heads = re.findall(r'<th scope="col" title="([^"]+)">', page)
+            assert [html.unescape(each) for each in heads] == [
+                each.metadata["description"] for each in fields(shape)
+            ]
+    assert ">a1<" in text(await visitor.open("/console/resources/merchants"))
 
 
 async def test_a_tenant_sees_no_more_in_the_console_than_through_the_api(world: ConsoleWorld) -> None:

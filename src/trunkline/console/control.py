@@ -29,10 +29,10 @@ async def show(visit: PageRequest) -> Shown:
 async def stop(visit: PageRequest) -> ActionDone:
     path, name = _subject(visit)
     body: dict[str, Any] = {"reason": visit.form.get("reason", "")}
-    if minutes := visit.form.get("minutes"):
-        body["duration_s"] = _seconds(minutes, "minutes", 60)
-    if ramp := visit.form.get("ramp_s"):
-        body["ramp_s"] = _seconds(ramp, "ramp_s", 1)
+    if "minutes" in visit.form:
+        body["duration_s"] = visit.number("minutes") * 60
+    if "ramp_s" in visit.form:
+        body["ramp_s"] = visit.number("ramp_s")
     await visit.api.put(path, body)
     return ActionDone(f"{name} is stopped: no new call is started within a second.", back(visit, "/control"))
 
@@ -40,8 +40,8 @@ async def stop(visit: PageRequest) -> ActionDone:
 async def resume(visit: PageRequest) -> ActionDone:
     path, name = _subject(visit)
     query: dict[str, Any] = {"reason": visit.form.get("reason", "")}
-    if ramp := visit.form.get("ramp_s"):
-        query["ramp_s"] = _seconds(ramp, "ramp_s", 1)
+    if "ramp_s" in visit.form:
+        query["ramp_s"] = visit.number("ramp_s")
     if (set_by := visit.form.get("set_by")) and visit.form.get("scope") not in _WHOLE:
         query["set_by"] = set_by
     state = await visit.api.delete(path, query)
@@ -63,9 +63,3 @@ def _subject(visit: PageRequest) -> tuple[str, str]:
         return f"/controls/{_WHOLE[scope]}", "Everything" if scope == "kill_switch" else "The promoter"
     # The subject of a campaign is stored as merchant/campaign; its address is the campaign alone.
     return f"/controls/{scope}/{segment(subject.rpartition('/')[2])}", f"The {scope} {subject}"
-
-
-def _seconds(text: str, field: str, unit_s: int) -> int:
-    if not text.isdecimal():
-        raise ApiRefused(422, "invalid_request", "A number is wrong.", {field: "Give a whole number."})
-    return int(text) * unit_s

@@ -1,7 +1,7 @@
 """Feature flags: the switch, the percentage, and the tenants for which it is set independently of the percentage."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from trunkline.console.api_client import ApiRefused
@@ -17,15 +17,15 @@ async def set_flag(visit: PageRequest) -> ActionDone:
     name, form, place = visit.part("flag"), visit.form, at("/control") + "#flags"
     rule: dict[str, Any] = {
         "enabled": "enabled" in form,
-        "percentage": _number(form, "percentage", 100),
+        "percentage": visit.number("percentage", 100),
         "resellers": named(form, "resellers"),
         "merchants": named(form, "merchants"),
     }
     foreseen = await visit.post(f"{_ONE}/preview", **rule)
     if form.get("do") == "preview":
         return ActionDone(_preview(name, foreseen), place, keeps_form=True)
-    order = {"reason": form.get("reason", ""), "version": _number(form, "version", 0)}
-    await visit.api.put(visit.path(_ONE), rule | order | _overdue(form, foreseen["overdue"]))
+    order = {"reason": form.get("reason", ""), "version": visit.number("version")}
+    await visit.api.put(visit.path(_ONE), rule | order | _overdue(visit, foreseen["overdue"]))
     return ActionDone(f"The flag {name} is set.", place)
 
 
@@ -33,8 +33,8 @@ async def unset(visit: PageRequest) -> ActionDone:
     form = visit.form
     # Unset, the flag has its default in the code: on.
     foreseen = await visit.post(f"{_ONE}/preview", enabled=True)
-    order = {"reason": form.get("reason", ""), "version": _number(form, "version", 0)}
-    await visit.api.delete(visit.path(_ONE), order | _overdue(form, foreseen["overdue"]))
+    order = {"reason": form.get("reason", ""), "version": visit.number("version")}
+    await visit.api.delete(visit.path(_ONE), order | _overdue(visit, foreseen["overdue"]))
     return ActionDone(f"The flag {visit.part('flag')} is back at its default.", at("/control") + "#flags")
 
 
@@ -47,11 +47,11 @@ def _preview(name: str, foreseen: Mapping[str, Any]) -> str:
     return f"{said} {plural(overdue, 'lead')} {'was' if overdue == 1 else 'were'} due before."
 
 
-def _overdue(form: Mapping[str, str], overdue: int) -> dict[str, int]:
+def _overdue(visit: PageRequest, overdue: int) -> dict[str, int]:
     """The form must confirm the number of overdue leads that the change calls or skips."""
-    if "take_overdue" in form:
-        return {"take_overdue": _number(form, "take_overdue", 0)}
-    if overdue and "leave_overdue" not in form:
+    if "take_overdue" in visit.form:
+        return {"take_overdue": visit.number("take_overdue")}
+    if overdue and "leave_overdue" not in visit.form:
         raise ApiRefused(
             422,
             "invalid_request",
@@ -63,20 +63,9 @@ def _overdue(form: Mapping[str, str], overdue: int) -> dict[str, int]:
 
 def named(form: Mapping[str, str], kind: str) -> dict[str, bool]:
     """The ids in the two fields of a kind. One id in both is contradictory, and is refused."""
-    on, off = set(_ids(form.get(f"{kind}_on", ""))), set(_ids(form.get(f"{kind}_off", "")))
+    on, off = ({*_BETWEEN.split(form.get(f"{kind}_{state}", ""))} - {""} for state in ("on", "off"))
     if both := sorted(on & off):
         raise ApiRefused(
             422, "invalid_request", f"{', '.join(both)}: it cannot be on and off. Take it out of one."
         )
     return dict.fromkeys(sorted(on), True) | dict.fromkeys(sorted(off), False)
-
-
-def _ids(text: str) -> Iterator[str]:
-    return (each for each in _BETWEEN.split(text) if each)
-
-
-def _number(form: Mapping[str, str], field: str, otherwise: int) -> int:
-    text = form.get(field, str(otherwise))
-    if not text.isdecimal():
-        raise ApiRefused(422, "invalid_request", "A number is wrong.", {field: "Give a whole number."})
-    return int(text)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.api.principal import Principal
-from trunkline.console.api_client import ApiClient, segment
+from trunkline.console.api_client import ApiClient, ApiRefused, segment
 from trunkline.console.sessions import Pass
 
 ROOT = "/console"
@@ -30,6 +30,13 @@ class PageRequest:
     def given(self, name: str) -> str | None:
         """A parameter of the URL, stripped."""
         return self.request.query_params.get(name, "").strip() or None
+
+    def number(self, field: str, otherwise: int = 0) -> int:
+        """A whole number of the form."""
+        text = self.form.get(field, str(otherwise))
+        if not text.isdecimal():
+            raise ApiRefused(422, "invalid_request", "A number is wrong.", {field: "Give a whole number."})
+        return int(text)
 
     def part(self, name: str) -> str:
         return str(self.request.path_params[name])
