@@ -14,7 +14,7 @@ from tests.integration.test_webhooks import ENDED, post, stream_url
 from tests.support.api.webhooks import KEYS, SECRET, Door, count, open_door
 from tests.support.faults.proxy import TcpProxy
 from trunkline.errors import StoreUnavailable
-from trunkline.http.carrier_session import basic
+from trunkline.http.connections import basic
 from trunkline.routing import Unallocated, WhyUnallocated
 from trunkline.schema.accounts import NewAccount
 from trunkline.store import accounts as store_accounts

@@ -14,7 +14,7 @@ from twilio.request_validator import RequestValidator  # type: ignore[import-unt
 from tests.support.api.webhooks import EXAMPLES, KEYS, TWILIO_TOKEN, Door, count, open_door, reverse_proxy
 from tests.support.faults.proxy import TcpProxy
 from tests.support.waiting import eventually
-from trunkline.http.carrier_session import basic
+from trunkline.http.connections import basic
 from trunkline.router.allocator import Stream
 from trunkline.routing import Unallocated, WhyUnallocated
 from trunkline.telemetry import metrics

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.http.carrier_session import basic
+from trunkline.http.connections import basic
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import Carrier
 from trunkline.telephony.carrier_registry import CarrierAccount

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.http.carrier_session import basic
+from trunkline.http.connections import basic
 from trunkline.telephony.callbacks import CallbackKeys, basic_password, callback_url, signed_attempt
 from trunkline.telephony.carrier import (
     CallbackKind,

@@ -9,8 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from trunkline.http.carrier_session import CarrierSession
-from trunkline.http.connections import Exchange, HttpReply, ReplyLost
+from trunkline.http.connections import CarrierSession, Exchange, HttpReply, ReplyLost
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import Accepted, CallOrder, ListResult, Unavailable
 from trunkline.telephony.carrier_registry import CarrierAccount

@@ -7,23 +7,35 @@ request can leave, and no retry behind it. httptools parses the reply: it calls 
 An origin is scheme, host and port, with its open connections. The last used connection is used first, so that the
 others become idle and close. A DNS lookup serves all connects within ten seconds; addresses are tried by RFC 8305
 (aiohappyeyeballs), so that a broken IPv6 route costs 250 ms and not the whole connect timeout.
+
+The session of a carrier account sends over them:
+
+- A request leaves in one write, on a connection that is open. Failing before the write is "not sent"; after it nothing
+  is certain. A dial that connected too late is stopped there.
+- A POST is never sent again. Anything else is, once, if the kept-alive connection turns out to be closed.
+- The kernel may buffer the bytes and deliver them after the timeout. TCP_USER_TIMEOUT bounds how long it tries, and
+  closing with a linger of 0 discards the rest.
 """
 
 import asyncio
+import math
 import re
 import select
 import socket
 import ssl
+import struct
+from base64 import b64encode
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Literal, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import aiohappyeyeballs
 import httptools
 from aiohappyeyeballs import AddrInfoType
 
+from trunkline.clock import Clock, SystemClock
 from trunkline.value import Private, Value
 
 # Headers and body together. The largest replies of carriers are pages of calls, some hundred kilobytes.
@@ -31,6 +43,9 @@ REPLY_BYTES_MAX = 4 * 1024 * 1024
 _LENGTHS = frozenset({"content-length", "transfer-encoding"})
 NAMES_KEPT_S = 10.0
 NEXT_ADDRESS_S = 0.25
+_LINGER_0_S = struct.pack("ii", 1, 0)
+# An account uses one or two hosts. Beyond this, which only redirecting replies could cause, all are dropped.
+_ORIGINS_MAX = 64
 # Characters that RFC 3986 allows in a URL.
 _MARKS = "-._~:[]@!$&'()*+,;=%"
 _URL = re.compile(
@@ -73,11 +88,12 @@ class Connection(asyncio.Protocol):
         self._reply_bytes_max = reply_bytes_max
         self._transport: asyncio.Transport | None = None
         self._kernel = select.poll()
-        self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[HttpReply | ReplyLost] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._headers: dict[str, str] = {}
         self._body = bytearray()
+        self.on_body = self._body.extend
+        self._parser = httptools.HttpResponseParser(self)
         self._bytes_received = 0
         self._has_headers = False
         self._keeps_alive = True
@@ -108,12 +124,15 @@ class Connection(asyncio.Protocol):
         waiter = self._waiter = self._loop.create_future()
         self._bytes_received = 0
         self._has_headers = False
-        self._timer = self._loop.call_at(until_s, self._give_up, "no reply in time")
+        self._timer = self._loop.call_at(until_s, self.close, "no reply in time")
         self._transport.write(request)
         return waiter
 
-    def close(self) -> None:
-        self._give_up("connection closed")
+    def close(self, reason: str = "connection closed") -> None:
+        self._keeps_alive = False
+        if self._transport is not None:
+            self._transport.abort()
+        self._finish(ReplyLost(reason))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is none by inheritance
@@ -124,16 +143,19 @@ class Connection(asyncio.Protocol):
         if self._waiter is None:
             self.close()  # bytes without a request
         elif self._bytes_received > self._reply_bytes_max:
-            self._give_up("reply too long")
+            self.close("reply too long")
         else:
-            self._parse(data)
+            try:
+                self._parser.feed_data(data)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+                self.close("reply is not HTTP/1")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self.closed_before_reply = self._waiter is not None and self._bytes_received == 0
         # Without a length, the end of the connection is the end of the body.
         is_whole = exc is None and self._has_headers and not _LENGTHS & self._headers.keys()
-        self._finish(self._reply() if is_whole else ReplyLost("connection closed"))
+        self._finish(None if is_whole else ReplyLost("connection closed"))
 
     def on_message_begin(self) -> None:
         self._headers = {}  # a new one: the last belongs to whoever has that reply
@@ -147,36 +169,21 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._has_headers = self._parser.get_status_code() >= 200
 
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
     def on_message_complete(self) -> None:
         if self._has_headers:  # "100 Continue" and the like come before the reply
             self._keeps_alive = self._keeps_alive and self._parser.should_keep_alive()
-            self._finish(self._reply())
+            self._finish(None)
 
-    def _parse(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._give_up("reply is not HTTP/1")
-
-    def _reply(self) -> HttpReply:
-        return HttpReply(self._parser.get_status_code(), self._headers, bytes(self._body))
-
-    def _give_up(self, reason: str) -> None:
-        self._keeps_alive = False
-        if self._transport is not None:
-            self._transport.abort()
-        self._finish(ReplyLost(reason))
-
-    def _finish(self, outcome: HttpReply | ReplyLost) -> None:
+    def _finish(self, lost: ReplyLost | None) -> None:
+        """None: the whole reply is here."""
         waiter, self._waiter = self._waiter, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if waiter is not None and not waiter.done():
-            waiter.set_result(outcome)
+            waiter.set_result(
+                lost or HttpReply(self._parser.get_status_code(), self._headers, bytes(self._body))
+            )
 
 
 def split(url: str) -> tuple[str, str]:
@@ -197,7 +204,8 @@ class Origin:
         *,
         idle_max_s: float,
         reply_bytes_max: int = REPLY_BYTES_MAX,
-        prepare: Callable[[socket.socket], None] | None = None,
+        # How long the kernel goes on trying to deliver; what is left when a connection closes is discarded then.
+        user_timeout_s: float | None = None,
     ) -> None:
         parts = urlsplit(url)
         if not parts.hostname:
@@ -208,7 +216,7 @@ class Origin:
         self._port = default_port if parts.port is None else parts.port
         self._idle_max_s = idle_max_s
         self._made = partial(Connection, reply_bytes_max)
-        self._prepare = prepare
+        self._user_timeout_s = user_timeout_s
         self._loop = asyncio.get_running_loop()
         self._idle: deque[Connection] = deque()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -232,10 +240,15 @@ class Origin:
 
     async def connected(self, timeout_s: float) -> Connection:
         """A new connection. Raises the error of the connect: nothing was sent."""
+        lookup = self._lookup
+        if lookup is None or (lookup.done() and self._loop.time() >= self._lookup_until_s):
+            lookup = self._lookup = self._loop.create_task(look_up(self._host, self._port))
+            lookup.add_done_callback(_consume_exception)
+            self._lookup_until_s = self._loop.time() + NAMES_KEPT_S
         try:
             async with asyncio.timeout(timeout_s):
                 sock = await aiohappyeyeballs.start_connection(
-                    await self._addresses(),
+                    await asyncio.shield(lookup),
                     happy_eyeballs_delay=NEXT_ADDRESS_S,
                     interleave=1,
                     loop=self._loop,
@@ -283,21 +296,12 @@ class Origin:
     def _socket(self, address: AddrInfoType) -> socket.socket:
         family, kind, protocol, _, _ = address
         sock = socket.socket(family, kind, protocol)
-        if self._prepare is not None:
-            self._prepare(sock)
+        if self._user_timeout_s is not None:
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere the total time-out alone bounds it
+                timeout_ms = int(self._user_timeout_s * 1000)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0_S)
         return sock
-
-    async def _addresses(self) -> Sequence[AddrInfoType]:
-        lookup = self._lookup
-        if lookup is None or (lookup.done() and self._loop.time() >= self._lookup_until_s):
-            lookup = self._lookup = self._loop.create_task(self._looked_up())
-            lookup.add_done_callback(_consume_exception)
-        return await asyncio.shield(lookup)
-
-    async def _looked_up(self) -> Sequence[AddrInfoType]:
-        found = await look_up(self._host, self._port)
-        self._lookup_until_s = self._loop.time() + NAMES_KEPT_S
-        return found
 
 
 async def look_up(host: str, port: int) -> Sequence[AddrInfoType]:
@@ -316,3 +320,97 @@ def tls() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def basic(username: str, password: str) -> str:
+    """The value of an Authorization header."""
+    return "Basic " + b64encode(f"{username}:{password}".encode()).decode()
+
+
+class CarrierSession:
+    """Connects at first use, inside the running loop; shared by everything that talks to one account."""
+
+    def __init__(
+        self,
+        # None for hosts of the carrier that must not get the credentials.
+        authorization: str | None,
+        *,
+        connect_timeout_s: float = 3.0,
+        total_timeout_s: float = 10.0,
+        user_timeout_s: float = 5.0,
+        # Below the 5 s after which common servers close an idle connection: never dial on a closing one.
+        keepalive_s: float = 4.0,
+        reply_bytes_max: int = REPLY_BYTES_MAX,
+        clock: Clock | None = None,
+    ) -> None:
+        # Replies are not decompressed, so none may be compressed.
+        self._head = "Accept: */*\r\nAccept-Encoding: identity\r\nUser-Agent: trunkline\r\n"
+        if authorization:
+            self._head += f"Authorization: {authorization}\r\n"
+        self._connect_timeout_s = connect_timeout_s
+        self._total_timeout_s = total_timeout_s
+        self._origin = partial(
+            Origin, idle_max_s=keepalive_s, reply_bytes_max=reply_bytes_max, user_timeout_s=user_timeout_s
+        )
+        self._clock = clock or SystemClock()
+        self._origins: dict[str, Origin] = {}
+
+    async def post(
+        self, url: str, content_type: str, body: bytes, send_by_boottime_s: float = math.inf
+    ) -> Exchange:
+        head = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        return await self._exchange("POST", url, head, body, send_by_boottime_s)
+
+    async def get(self, url: str, query: Mapping[str, str] | None = None) -> Exchange:
+        return await self._exchange("GET", url, query=query)
+
+    async def delete(self, url: str) -> Exchange:
+        return await self._exchange("DELETE", url)
+
+    async def aclose(self) -> None:
+        """Idle connections end now, those in use with their requests."""
+        for origin in self._origins.values():
+            origin.close()
+        self._origins.clear()
+
+    async def _exchange(
+        self,
+        method: str,
+        url: str,
+        head: str = "",
+        body: bytes = b"",
+        send_by_boottime_s: float = math.inf,
+        query: Mapping[str, str] | None = None,
+    ) -> Exchange:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._total_timeout_s
+        try:
+            name, target = split(f"{url}{'&' if '?' in url else '?'}{urlencode(query)}" if query else url)
+            origin = self._origins.get(name)
+            if origin is None:
+                if len(self._origins) >= _ORIGINS_MAX:
+                    await self.aclose()
+                origin = self._origins[name] = self._origin(name)
+        except ValueError as error:
+            return NotSent("not_connected", type(error).__name__)
+        first_lines = f"{method} {target} HTTP/1.1\r\nHost: {origin.host}\r\n"
+        content = f"{first_lines}{self._head}{head}\r\n".encode() + body
+        kept_alive = origin.reused()
+        while True:
+            try:
+                left_s = min(self._connect_timeout_s, until_s - loop.time())
+                connection = kept_alive or await origin.connected(left_s)
+            except Exception as error:  # whatever it is, nothing was written
+                # The class alone: a message may quote the URL, which is a secret.
+                return NotSent("not_connected", type(error).__name__)
+            try:
+                if self._clock.boottime_s() > send_by_boottime_s:
+                    return NotSent("not_sent_in_time", "connected after the deadline")
+                if not connection.is_free:
+                    return NotSent("not_connected", "closed at once")
+                exchange = await connection.exchange(content, until_s)
+            finally:
+                origin.put_back(connection)
+            if kept_alive is None or method == "POST" or not kept_alive.closed_before_reply:
+                return exchange
+            kept_alive = None  # the server had closed it: once more, on a new connection

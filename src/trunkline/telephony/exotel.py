@@ -13,8 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from trunkline.clock import Clock
-from trunkline.http.carrier_session import CarrierSession, basic
-from trunkline.http.connections import HttpReply
+from trunkline.http.connections import CarrierSession, HttpReply, basic
 from trunkline.telephony.callbacks import basic_password, signed_attempt
 from trunkline.telephony.carrier import (
     Accepted,

@@ -128,7 +128,11 @@ def read_form(body: bytes) -> Fields | None:
 def write_form(fields: Fields) -> bytes:
     """As `urlencode`, for names that need no quoting, three times as fast: one pass per value instead of a check of
     every character."""
-    return "&".join([f"{name}={_quoted(value)}" for name, value in fields]).encode()
+    written = []
+    for name, value in fields:
+        quoted = value.translate(_QUOTED) if value.isascii() else quote_plus(value)
+        written.append(f"{name}={quoted}")
+    return "&".join(written).encode()
 
 
 def read_query(url: str) -> Fields:
@@ -173,10 +177,6 @@ def cost_of(amount: object, currency: object = "USD") -> CarrierCost | None:
     if not units.is_finite() or units >= UNITS_MAX or not is_currency:
         return None
     return CarrierCost(round(units * MICROS), str(currency).upper())
-
-
-def _quoted(text: str) -> str:
-    return text.translate(_QUOTED) if text.isascii() else quote_plus(text)
 
 
 def _flat(values: dict[str, Any]) -> Fields | None:

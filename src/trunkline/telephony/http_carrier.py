@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from trunkline.clock import Clock, SystemClock
-from trunkline.http.carrier_session import CarrierSession
-from trunkline.http.connections import Exchange, HttpReply, NotSent, ReplyLost, why
+from trunkline.http.connections import CarrierSession, Exchange, HttpReply, NotSent, ReplyLost, why
 from trunkline.telephony.callbacks import verify_callback
 from trunkline.telephony.carrier import (
     Accepted,

@@ -8,8 +8,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from trunkline.clock import Clock
-from trunkline.http.carrier_session import CarrierSession, basic
-from trunkline.http.connections import HttpReply
+from trunkline.http.connections import CarrierSession, HttpReply, basic
 from trunkline.moments import read_moment
 from trunkline.telephony.carrier import (
     Accepted,

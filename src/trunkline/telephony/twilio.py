@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from trunkline.clock import Clock
-from trunkline.http.carrier_session import CarrierSession, basic
-from trunkline.http.connections import HttpReply
+from trunkline.http.connections import CarrierSession, HttpReply, basic
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
@@ -44,7 +43,10 @@ from trunkline.telephony.http_carrier import (
 from trunkline.telephony.twilio_webhooks import STATUSES, moment, read_event, verified_fields
 from trunkline.telephony.xml_documents import ASK_AGAIN, SEND_AGAIN, XmlDocuments, redirect, verb
 
-STATUS_EVENTS = ("initiated", "ringing", "answered", "completed")
+# One field per event. Twilio takes events joined by spaces as one unknown event and sends nothing.
+STATUS_EVENTS = [
+    ("StatusCallbackEvent", event) for event in ("initiated", "ringing", "answered", "completed")
+]
 LIVE_STATUSES = ("queued", "ringing", "in-progress")
 RING_TIMEOUT_MAX_S = 600
 LIST_PAGE_SIZE = 1000
@@ -110,9 +112,29 @@ class Twilio(TwilioDocuments, HttpCarrier):
         self._calls_url = f"{self._account_url}/Calls.json"
 
     async def place(self, order: CallOrder) -> PlaceResult:
-        return self.classify(
-            await self._session.post(self._calls_url, FORM, _create_form(order), order.send_by_boottime_s)
-        )
+        form = [
+            ("To", order.to),
+            ("From", order.from_),
+            ("Url", order.answer_url + ASK_AGAIN),
+            ("Method", "POST"),
+            ("StatusCallback", order.status_url + SEND_AGAIN),
+            ("StatusCallbackMethod", "POST"),
+            ("Timeout", str(min(order.ring_timeout_s, RING_TIMEOUT_MAX_S))),
+            ("TimeLimit", str(order.time_limit_s)),
+        ]
+        if order.fallback_url:
+            form += [("FallbackUrl", order.fallback_url + ASK_AGAIN), ("FallbackMethod", "POST")]
+        if order.machine_url:
+            form += [
+                ("MachineDetection", "Enable"),
+                ("AsyncAmd", "true"),
+                ("AsyncAmdStatusCallback", order.machine_url + SEND_AGAIN),
+            ]
+        if order.recording_url:
+            form += [("Record", "true"), ("RecordingStatusCallback", order.recording_url + SEND_AGAIN)]
+        form += STATUS_EVENTS
+        body, send_by_s = write_form(form), order.send_by_boottime_s
+        return self.classify(await self._session.post(self._calls_url, FORM, body, send_by_s))
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
         status = "canceled" if only_unanswered else "completed"
@@ -203,32 +225,6 @@ class Twilio(TwilioDocuments, HttpCarrier):
         code = body.get("code")
         is_theirs = isinstance(code, int) and "message" in body
         return CarrierError(str(code), str(body["message"])) if is_theirs else None
-
-
-def _create_form(order: CallOrder) -> bytes:
-    form = [
-        ("To", order.to),
-        ("From", order.from_),
-        ("Url", order.answer_url + ASK_AGAIN),
-        ("Method", "POST"),
-        ("StatusCallback", order.status_url + SEND_AGAIN),
-        ("StatusCallbackMethod", "POST"),
-        ("Timeout", str(min(order.ring_timeout_s, RING_TIMEOUT_MAX_S))),
-        ("TimeLimit", str(order.time_limit_s)),
-    ]
-    if order.fallback_url:
-        form += [("FallbackUrl", order.fallback_url + ASK_AGAIN), ("FallbackMethod", "POST")]
-    if order.machine_url:
-        form += [
-            ("MachineDetection", "Enable"),
-            ("AsyncAmd", "true"),
-            ("AsyncAmdStatusCallback", order.machine_url + SEND_AGAIN),
-        ]
-    if order.recording_url:
-        form += [("Record", "true"), ("RecordingStatusCallback", order.recording_url + SEND_AGAIN)]
-    # One field per event. Twilio takes events joined by spaces as one unknown event and sends nothing.
-    form += [("StatusCallbackEvent", event) for event in STATUS_EVENTS]
-    return write_form(form)
 
 
 def _instant(moment: datetime) -> str:

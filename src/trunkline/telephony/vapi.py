@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from trunkline.clock import Clock
-from trunkline.http.carrier_session import CarrierSession
-from trunkline.http.connections import Exchange, HttpReply, why
+from trunkline.http.connections import CarrierSession, Exchange, HttpReply, why
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,

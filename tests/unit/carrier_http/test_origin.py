@@ -19,8 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.support.faults.silence import silent_address
 from trunkline.http import connections as origin_module
-from trunkline.http.carrier_session import CarrierSession
-from trunkline.http.connections import Connection, HttpReply, NotSent, Origin, split
+from trunkline.http.connections import CarrierSession, Connection, HttpReply, NotSent, Origin, split
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 

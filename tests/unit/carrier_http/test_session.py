@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
-from trunkline.http import carrier_session as session_module
-from trunkline.http.carrier_session import CarrierSession, basic
-from trunkline.http.connections import Connection, Exchange, HttpReply, NotSent, Origin, ReplyLost
+from trunkline.http import connections as session_module
+from trunkline.http.connections import (
+    CarrierSession,
+    Connection,
+    Exchange,
+    HttpReply,
+    NotSent,
+    Origin,
+    ReplyLost,
+    basic,
+)
 from trunkline.testing.clock import ManualClock
 
 OK = b'HTTP/1.1 201 Created\r\nContent-Length: 13\r\n\r\n{"sid":"CA1"}'
@@ -441,23 +449,18 @@ async def test_a_reason_never_quotes_the_url() -> None:
     assert "secret" not in repr(result)
 
 
-class Watched(CarrierSession):
-    """Keeps the sockets it makes."""
+async def test_connections_set_tcp_user_timeout_and_linger_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, made = Origin._socket, list[socket.socket]()
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.sockets: list[socket.socket] = []
+    def watched(origin: Origin, address: Any) -> socket.socket:
+        made.append(make(origin, address))
+        return made[-1]
 
-    def _prepare(self, sock: socket.socket) -> None:
-        super()._prepare(sock)
-        self.sockets.append(sock)
-
-
-async def test_connections_set_tcp_user_timeout_and_linger_zero() -> None:
+    monkeypatch.setattr(Origin, "_socket", watched)
     async with against(answer_ok) as (server, _):
-        session = Watched(basic("user", "password"), user_timeout_s=5.0)
+        session = CarrierSession(basic("user", "password"), user_timeout_s=5.0)
         assert isinstance(await send(session, server.url), HttpReply)
-        (used,) = session.sockets
+        (used,) = made
         assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
         assert used.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == b"\x01\0\0\0\0\0\0\0"
         await session.aclose()

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from aiohttp import web
 
-from trunkline.http.carrier_session import basic
+from trunkline.http.connections import basic
 from trunkline.telephony.callbacks import attempt_in
 from trunkline.telephony.simulator import webhooks
 from trunkline.telephony.simulator.bodies import json_reply, moment

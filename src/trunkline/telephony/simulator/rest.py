@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from aiohttp import web
 
-from trunkline.http.carrier_session import basic
+from trunkline.http.connections import basic
 from trunkline.telephony.simulator.calls import QueueFullError, Request, SimulatedCall, SimulatedCalls
 from trunkline.telephony.simulator.config import CarrierName, SimulatedAccount
 from trunkline.telephony.simulator.faults import UNDIALLED, ReplyFault
