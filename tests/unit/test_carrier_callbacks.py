@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.telephony.callbacks import CallbackKeys, CallbackTag, attempt_in, callback_url, verify_callback
-from trunkline.telephony.carrier import CallbackKind, Forged
+from trunkline.telephony.callbacks import CallbackKeys, attempt_in, callback_url, verify_callback
+from trunkline.telephony.carrier import CallbackKind, CallbackTag, Forged
 
 KEYS = CallbackKeys.from_secrets(["first secret"])
 BASE = "https://calls.example.com/base/"

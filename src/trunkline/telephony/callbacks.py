@@ -29,12 +29,6 @@ from trunkline.telephony.carrier import (
     ReservedAgent,
 )
 from trunkline.telephony.forms import read_form
-from trunkline.value import Value
-
-__all__ = [
-    "TURN_MAX", "CallbackKeys", "CallbackTag", "StoredTag", "attempt_in", "basic_password", "callback_url",
-    "fallback_of", "is_fallback", "signed_attempt", "verified_attempt", "verify_callback",
-]  # fmt: skip
 
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}
 # URLs longer than this are not cached; the platform's own have some 200 characters.
@@ -139,13 +133,6 @@ def _verify(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
 _remembered = lru_cache(maxsize=4096)(_verify)
 
 
-class StoredTag(Value, frozen=True):
-    """The tag that a carrier stores with the call and returns in its webhooks."""
-
-    attempt_id: UUID
-    agent: ReservedAgent | None = None
-
-
 def signed_attempt(
     attempt_id: UUID, carrier: str, keys: CallbackKeys, agent: ReservedAgent | None = None
 ) -> str:
@@ -155,18 +142,20 @@ def signed_attempt(
     return ".".join([str(attempt_id), *([_agent_text(agent)] if agent else []), signature])
 
 
-def verified_attempt(text: str, carrier: str, keys: CallbackKeys) -> StoredTag | None:
+def verified_attempt(text: str, carrier: str, keys: CallbackKeys) -> CallbackTag | None:
+    """What a carrier stored with the call and returns in its webhooks: attempt and agent."""
     found = _STORED_TAG.fullmatch(text)
     if found is None:
         return None
-    attempt_id, agent = UUID(found["attempt"]), _agent(found["agent"]) if found["agent"] else None
-    tag = CallbackTag(carrier, "status", attempt_id, _STORED, agent=agent)
-    return StoredTag(attempt_id, agent) if _signed_by_any(keys, found["signature"], tag) else None
+    agent = _agent(found["agent"]) if found["agent"] else None
+    tag = CallbackTag(carrier, "status", UUID(found["attempt"]), _STORED, agent=agent)
+    return tag if _signed_by_any(keys, found["signature"], tag) else None
 
 
 def basic_password(carrier: str, account: str, key: bytes) -> str:
     """The password that a carrier without signatures sends, beside the secret of the URL."""
-    return _text(hmac.digest(key, f"basic\n{carrier}\n{account}".encode(), "sha256"))
+    digest = hmac.digest(key, f"basic\n{carrier}\n{account}".encode(), "sha256")
+    return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def attempt_in(url: str) -> str | None:
@@ -183,10 +172,7 @@ def _sign(key: bytes, tag: CallbackTag) -> str:
         signed += f"\nagent {_agent_text(tag.agent)}"
     if tag.held:
         signed += f"\nheld {tag.held}"
-    return _text(hmac.digest(key, signed.encode("utf-8", "replace"), "sha256"))
-
-
-def _text(digest: bytes) -> str:
+    digest = hmac.digest(key, signed.encode("utf-8", "replace"), "sha256")
     return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
