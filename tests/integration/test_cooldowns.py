@@ -540,6 +540,7 @@ async def test_a_cooldown_shows_its_subject_cause_start_and_end(stage: Stage) ->
         others = await cooldowns.active(conn, ("twilio", "default"), new_id())
     assert held.subject == Subject("number", str(stage.dialing.number))
     assert (held.code, held.why) == ("21210", "our number is not verified")
+    assert held.refused_at is not None
     assert held.since <= held.refused_at < held.until
     assert others == []
 

@@ -89,25 +89,40 @@ class CarrierResponseWriter:
             del self._waiting[: len(batch)]
             one_by_one = max(0, one_by_one - 1)
             if settlement is not None:
-                await self._publish(settlement)
+                try:
+                    await self._settler.publish(settlement)
+                except BusUnavailable as error:
+                    log.warning("results.bus_unavailable", error=str(error))
             await self._slow_down(batch)
             await self._cooldowns.note(batch)
 
     async def _write(self, batch: Sequence[CarrierAnswer]) -> Settlement | None:
         """None: no response decides about a lead."""
         crash_point("results.before_write")
-        settling = [response for response in batch if isinstance(response.place, Rejected | Throttled)]
-        accepted = [response for response in batch if not isinstance(response.place, Rejected | Throttled)]
-        if accepted:
+        settling: list[CarrierAnswer] = []
+        others: list[Result] = []
+        for response in batch:
+            match response.place:
+                case Accepted(call_id=call_id):
+                    others.append(Result(response.attempt_id, AttemptState.ACCEPTED, call_id))
+                case InDoubt(reason=reason):
+                    others.append(Result(response.attempt_id, AttemptState.IN_DOUBT, reason=reason))
+                case _:
+                    settling.append(response)
+        if others:
             async with self._database.connection() as conn:
-                await attempts.write_results(conn, [_result(response) for response in accepted])
+                await attempts.write_results(conn, others)
         return await self._settle(settling) if settling else None
 
     async def _settle(self, batch: Sequence[CarrierAnswer]) -> Settlement:
         """Refusals decide about leads, so their leads are locked first."""
         async with self._database.transaction() as tx:
             locked = await attempts.lock(tx, [response.attempt_id for response in batch])
-            moved = await attempts.write_results(tx, [_result(response) for response in batch])
+            refused = [
+                Result(each.attempt_id, AttemptState.REJECTED, reason=end_reason(each.place))
+                for each in batch
+            ]
+            moved = await attempts.write_results(tx, refused)
             written = [response for response in batch if response.attempt_id in moved]
             unexplained = await unexplained_refusals(tx, written, locked)
             decisions: dict[UUID, Decide] = {
@@ -117,12 +132,6 @@ class CarrierResponseWriter:
             for refusal in sorted(unexplained.values(), key=lambda refusal: refusal.account):
                 await refusal.report(tx)
             return settlement
-
-    async def _publish(self, settlement: Settlement) -> None:
-        try:
-            await self._settler.publish(settlement)
-        except BusUnavailable as error:
-            log.warning("results.bus_unavailable", error=str(error))
 
     async def _slow_down(self, batch: Sequence[CarrierAnswer]) -> None:
         """Accounts whose carrier replied 429. The calls themselves are written by now."""
@@ -209,18 +218,6 @@ async def history(tx: Connection, refused: Sequence[Attempt]) -> dict[UUID, Unex
     """How often in a row the leads of these attempts were refused so, by attempt. Under the locks of their leads."""
     by_lead = await attempts.unexplained(tx, {each.lead_id for each in refused if each.lead_id})
     return {each.id: by_lead.get(each.lead_id, ONCE) if each.lead_id else ONCE for each in refused}
-
-
-def _result(response: CarrierAnswer) -> Result:
-    match response.place:
-        case Accepted(call_id=call_id):
-            return Result(response.attempt_id, AttemptState.ACCEPTED, call_id)
-        case Rejected() as refused:
-            return Result(response.attempt_id, AttemptState.REJECTED, reason=end_reason(refused))
-        case Throttled():
-            return Result(response.attempt_id, AttemptState.REJECTED, reason="throttled")
-        case InDoubt(reason=reason):
-            return Result(response.attempt_id, AttemptState.IN_DOUBT, reason=reason)
 
 
 def _decide(place: PlaceResult, attempt: Attempt, retries: Retries) -> LeadDecision:

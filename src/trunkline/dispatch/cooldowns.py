@@ -27,10 +27,8 @@ from trunkline.model import Blocks, Grant, Refusal, RefusalReason
 from trunkline.store import cooldowns
 from trunkline.store.cooldowns import (
     AccountName,
-    BegunCooldown,
     CarrierRefused,
     Cooldown,
-    CooldownProbe,
     NewProbe,
     Scope,
     Subject,
@@ -72,8 +70,6 @@ _BLOCKS: Mapping[Scope, Blocks] = {
     "country": Blocks.LEAD,
     "process": Blocks.LEAD,
 }
-
-
 # Refusals other than the cause itself that leave a cooldown as it is.
 _UNCHANGED_BY: Mapping[Scope, tuple[str, ...]] = {
     "account": ("refused_unknown", "not_connected"),
@@ -81,8 +77,10 @@ _UNCHANGED_BY: Mapping[Scope, tuple[str, ...]] = {
 }
 
 
-def end_reason(place: Rejected) -> str:
+def end_reason(place: PlaceResult) -> str:
     """Stored with a refused attempt. `refused` alone is about the person called."""
+    if not isinstance(place, Rejected):
+        return "throttled"
     if place.reason != "refused" or place.blames == "destination":
         return f"{place.reason}:{place.code}"
     return f"refused_{place.blames}:{place.code}"
@@ -99,28 +97,19 @@ def probe_result(cooldown: Cooldown, subject: Subject, carrier: str, now: dateti
         case "accepted" if cooldown.needs_ringing:
             return "open" if probe.sent_at > now - RINGING_DEADLINE else "taken"
         case "rejected":
-            return _refusal(probe.end_reason or "", subject.scope)
+            # A refusal for another reason shows that the account was accepted, and says nothing about a number or a
+            # country.
+            kind, scope = (probe.end_reason or "").partition(":")[0], subject.scope
+            if kind in (f"refused_{scope}", *_UNCHANGED_BY.get(scope, ())):
+                return "refused"
+            return "taken" if scope in _UNCHANGED_BY and kind.startswith("refused") else "undecided"
         case "absent" | "unknown":
             return "refused"
         case "ended":
-            return _ended(probe, subject.scope, carrier)
+            verdict = failed_for_us(carrier, probe.end_reason)
+            return "refused" if isinstance(verdict, Rejected) and verdict.blames == subject.scope else "taken"
         case _:
             return "taken"
-
-
-def _refusal(reason: str, scope: Scope) -> ProbeResult:
-    """A refusal for another reason shows that the account was accepted, and says nothing about a number or a
-    country."""
-    kind = reason.partition(":")[0]
-    if kind in (f"refused_{scope}", *_UNCHANGED_BY.get(scope, ())):
-        return "refused"
-    is_reached = scope in _UNCHANGED_BY and kind.startswith("refused")
-    return "taken" if is_reached else "undecided"
-
-
-def _ended(probe: CooldownProbe, scope: Scope, carrier: str) -> ProbeResult:
-    verdict = failed_for_us(carrier, probe.end_reason)
-    return "refused" if isinstance(verdict, Rejected) and verdict.blames == scope else "taken"
 
 
 def failed_for_us(carrier: str, reason: str | None) -> Rejected | Throttled | None:
@@ -259,35 +248,34 @@ class CooldownWriter:
 
     async def note(self, answers: Sequence[CarrierAnswer]) -> None:
         """What cannot be written now comes back: with the next refusal, or in the probe's own attempt."""
-        refused = [answer for answer in answers if isinstance(answer.place, Rejected)]
+        accepted = [answer for answer in answers if isinstance(answer.place, Accepted)]
         try:
-            if refused:
-                await self._note_refused(refused)
-            await self._note_accepted([answer for answer in answers if isinstance(answer.place, Accepted)])
+            if len(accepted) < len(answers):
+                await self._note_refused(answers)
+            await self._note_accepted(accepted)
         except UNAVAILABLE as error:
             log.warning("cooldowns.not_noted", answers=len(answers), error=str(error))
 
     async def _note_accepted(self, accepted: Sequence[CarrierAnswer]) -> None:
-        now_s = time.monotonic()
-        probes = [answer.attempt_id for answer in accepted if answer.is_probe]
-        unreachable = set(self.unreachable.accounts()) if accepted else set()
-        reached = sorted(unreachable & {answer.account for answer in accepted})
-        accounts = sorted(
-            {
-                answer.account
-                for answer in accepted
-                if answer.is_probe
-                or answer.account in unreachable
-                or now_s - self._noted_at_s.get(answer.account, 0.0) > NOTE_ACCEPTED_EVERY_S
-            }
-        )
+        now_s, unreachable = time.monotonic(), self.unreachable.accounts()
+        accounts: set[AccountName] = set()
+        reached: set[AccountName] = set()
+        probes: list[UUID] = []
+        for answer in accepted:
+            account = answer.account
+            if answer.is_probe:
+                probes.append(answer.attempt_id)
+            if account in unreachable:
+                reached.add(account)
+            was_noted = now_s - self._noted_at_s.get(account, 0.0) <= NOTE_ACCEPTED_EVERY_S
+            if answer.is_probe or account in unreachable or not was_noted:
+                accounts.add(account)
         if not accounts:
             return
         self._noted_at_s |= dict.fromkeys(accounts, now_s)
+        subjects = [*map(self._process_subject, reached)]
         async with self._database.connection() as conn:
-            over = await cooldowns.note_accepted(
-                conn, accounts, probes, [*map(self._process_subject, reached)]
-            )
+            over = await cooldowns.note_accepted(conn, accounts, probes, subjects)
         for account in reached:
             self.unreachable.is_over(account)
         await clear_alarms(self._database, over)
@@ -295,21 +283,37 @@ class CooldownWriter:
     async def _note_refused(self, answers: Sequence[CarrierAnswer]) -> None:
         """The next accepted call counts at once, however recently another one did."""
         refused: dict[Subject, CarrierRefused] = {}
+        leads_by_code: dict[tuple[AccountName, str], set[UUID]] = {}
         for answer in answers:
-            assert isinstance(answer.place, Rejected), "the others were not refused"
-            metrics.CARRIER_REFUSALS.labels(answer.account[0], answer.place.blames).inc()
-            self._noted_at_s.pop(answer.account, None)
-            if subject := self._subject(answer, answer.place.blames):
-                place, remedy = answer.place, REMEDIES[answer.place.blames]
+            account, place = answer.account, answer.place
+            if not isinstance(place, Rejected):
+                continue
+            metrics.CARRIER_REFUSALS.labels(account[0], place.blames).inc()
+            self._noted_at_s.pop(account, None)
+            if subject := self._subject(answer, place.blames):
+                why = place.why or ("the carrier cannot be reached" if place.blames == "network" else "")
                 refused[subject] = CarrierRefused(
-                    subject, answer.account, place.code, _why(place), remedy, answer.after_acceptance
+                    subject, account, place.code, why, REMEDIES[place.blames], answer.after_acceptance
                 )
-        refused |= await self._blamed_accounts(answers)
+            elif place.blames == "unknown" and answer.lead_id:
+                leads_by_code.setdefault((account, place.code), set()).add(answer.lead_id)
+        for (account, code), leads in leads_by_code.items():
+            async with self._database.connection() as conn:
+                in_a_row = await cooldowns.note_unexplained(conn, account, code, sorted(leads))
+            if in_a_row >= UNEXPLAINED_MAX:  # the account seems to be the cause of a code in no table
+                subject = Subject("account", "/".join(account))
+                why = f"{in_a_row} people in a row met a code that is in no table"
+                refused[subject] = CarrierRefused(subject, account, code, why, REMEDIES["unknown"])
         await self._begin(list(refused.values()))
         for each in refused.values():
             if each.subject.scope == "process":
                 self.unreachable.leave_out(each.account, FIRST_WAIT_S)
-                await self._begin_for_account(each)
+                async with self._database.connection() as conn:
+                    processes = await cooldowns.unreachable_processes(conn, each.account)
+                if processes >= 2:
+                    subject = Subject("account", "/".join(each.account))
+                    why = f"{processes} processes cannot reach the carrier"
+                    await self._begin([CarrierRefused(subject, each.account, each.code, why, each.remedy)])
 
     def _subject(self, answer: CarrierAnswer, blames: Blame) -> Subject | None:
         account = "/".join(answer.account)
@@ -328,33 +332,6 @@ class CooldownWriter:
     def _process_subject(self, account: AccountName) -> Subject:
         return Subject("process", f"{self._process}:{'/'.join(account)}")
 
-    async def _blamed_accounts(self, answers: Sequence[CarrierAnswer]) -> dict[Subject, CarrierRefused]:
-        """Accounts that seem to be the cause of a code in no table."""
-        leads_by_code: dict[tuple[AccountName, str], set[UUID]] = {}
-        for answer in answers:
-            if isinstance(answer.place, Rejected) and answer.place.blames == "unknown" and answer.lead_id:
-                leads_by_code.setdefault((answer.account, answer.place.code), set()).add(answer.lead_id)
-        blamed = {}
-        for (account, code), leads in leads_by_code.items():
-            async with self._database.connection() as conn:
-                in_a_row = await cooldowns.note_unexplained(conn, account, code, sorted(leads))
-            if in_a_row >= UNEXPLAINED_MAX:
-                subject = Subject("account", "/".join(account))
-                why = f"{in_a_row} people in a row met a code that is in no table"
-                blamed[subject] = CarrierRefused(subject, account, code, why, REMEDIES["unknown"])
-        return blamed
-
-    async def _begin_for_account(self, unreachable: CarrierRefused) -> None:
-        async with self._database.connection() as conn:
-            processes = await cooldowns.unreachable_processes(conn, unreachable.account)
-        if processes < 2:
-            return
-        subject = Subject("account", "/".join(unreachable.account))
-        why = f"{processes} processes cannot reach the carrier"
-        await self._begin(
-            [CarrierRefused(subject, unreachable.account, unreachable.code, why, unreachable.remedy)]
-        )
-
     async def _begin(self, refused: Sequence[CarrierRefused]) -> None:
         if not refused:
             return
@@ -363,12 +340,15 @@ class CooldownWriter:
         remedies = {each.subject: each.remedy for each in refused}
         for each in begun:
             log.warning("cooldown.begun", scope=each.subject.scope, subject=each.subject.name, code=each.code)
-            detail = _detail(each, remedies[each.subject])
+            detail = {
+                "refused": each.subject.scope,
+                "code": each.code,
+                "cause": each.why,
+                "remedy": remedies[each.subject],
+                "since": each.since.isoformat(),
+                "tried_again_at": each.until.isoformat(),
+            }
             await raise_alarm(self._database, ALARM, alarm_subject(each.subject), detail)
-
-
-def _why(place: Rejected) -> str:
-    return place.why or ("the carrier cannot be reached" if place.blames == "network" else "")
 
 
 async def clear_alarms(where: "Connection | Database", over: Sequence[Subject]) -> None:
@@ -380,14 +360,3 @@ async def clear_alarms(where: "Connection | Database", over: Sequence[Subject]) 
 
 def alarm_subject(subject: Subject) -> str:
     return subject.name if subject.scope != "number" else f"number {subject.name}"
-
-
-def _detail(begun: BegunCooldown, remedy: str) -> dict[str, str]:
-    return {
-        "refused": begun.subject.scope,
-        "code": begun.code,
-        "cause": begun.why,
-        "remedy": remedy,
-        "since": begun.began_at.isoformat(),
-        "tried_again_at": begun.opens_at.isoformat(),
-    }

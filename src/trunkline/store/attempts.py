@@ -175,15 +175,11 @@ async def lock(tx: Connection, attempt_ids: Sequence[UUID]) -> dict[UUID, Attemp
 
 async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
     """Compare-and-set many responses at once; returns the ids whose state became that of their response."""
-    rows = await tx.fetch(
-        _SQL.write_results,
-        [r.attempt_id for r in results],
-        [r.state.value for r in results],
-        [_SOURCES[r.state] for r in results],
-        [r.call_id for r in results],
-        [r.reason for r in results],
+    ids, states, *columns = zip(
+        *[(r.attempt_id, r.state.value, _SOURCES[r.state], r.call_id, r.reason) for r in results], strict=True
     )
-    expected = {r.attempt_id: r.state.value for r in results}
+    rows = await tx.fetch(_SQL.write_results, ids, states, *columns)
+    expected = dict(zip(ids, states, strict=True))
     return {row["id"] for row in rows if row["state"] == expected[row["id"]]}
 
 

@@ -1,9 +1,11 @@
 """Cooldowns: what a carrier refuses because of us is left out for a while, then probed with one call at a time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
+
+from msgspec.structs import astuple
 
 from trunkline.store.database import Connection
 from trunkline.store.sql import Area
@@ -62,16 +64,6 @@ class CarrierRefused(Value, frozen=True):
     after_acceptance: bool = False
 
 
-class BegunCooldown(Value, frozen=True):
-    """A cooldown after a refusal."""
-
-    subject: Subject
-    code: str
-    why: str
-    began_at: datetime
-    opens_at: datetime
-
-
 class ActiveCooldown(Value, frozen=True):
     """A cooldown for people: which one it is, why and since when, and when it is probed next."""
 
@@ -79,58 +71,44 @@ class ActiveCooldown(Value, frozen=True):
     code: str
     why: str
     since: datetime
-    refused_at: datetime
     until: datetime
-    probes: int
-    is_probing: bool
+    refused_at: datetime | None = None
+    probes: int = 0
+    is_probing: bool = False
 
 
 async def begin(
     conn: Connection, refused: Sequence[CarrierRefused], *, first_wait_s: float
-) -> list[BegunCooldown]:
+) -> list[ActiveCooldown]:
     """A transaction of its own: writing results locks attempts, and limits are locked first."""
-    rows = await conn.fetch(
-        _SQL.begin,
-        [r.subject.scope for r in refused],
-        [r.subject.name for r in refused],
-        [r.account[0] for r in refused],
-        [r.account[1] for r in refused],
-        [r.code[:200] for r in refused],
-        [r.why for r in refused],
-        [r.after_acceptance for r in refused],
-        first_wait_s,
+    columns = zip(
+        *((*astuple(r.subject), *r.account, r.code[:200], r.why, r.after_acceptance) for r in refused),
+        strict=True,
     )
+    rows = await conn.fetch(_SQL.begin, *columns, first_wait_s)
     return [
-        BegunCooldown(_subject(row), row["code"], row["why"], row["began_at"], row["opens_at"])
+        ActiveCooldown(_subject(row), row["code"], row["why"], row["began_at"], row["opens_at"])
         for row in rows
     ]
 
 
 async def end_accepted(tx: Connection, accepted: Iterable[tuple[Subject, UUID]]) -> list[Subject]:
     """End those whose probe was accepted, by their probe; returns those that still existed."""
-    ended = list(accepted)
-    rows = await tx.fetch(
-        _SQL.end_accepted,
-        [subject.scope for subject, _ in ended],
-        [subject.name for subject, _ in ended],
-        [probe for _, probe in ended],
-    )
-    return [_subject(row) for row in rows]
+    columns = zip(*((*astuple(subject), probe) for subject, probe in accepted), strict=True)
+    return [Subject(*row) for row in await tx.fetch(_SQL.end_accepted, *columns)]
 
 
 async def note_accepted(
-    conn: Connection, accounts: Sequence[AccountName], probes: Sequence[UUID], reached: Sequence[Subject] = ()
+    conn: Connection,
+    accounts: Collection[AccountName],
+    probes: Sequence[UUID],
+    reached: Sequence[Subject] = (),
 ) -> list[Subject]:
     """These accounts accepted calls. Returns the cooldowns that end because a probe was among them, or because the
     process that could not reach them did."""
-    rows = await conn.fetch(
-        _SQL.note_accepted,
-        [carrier for carrier, _ in accounts],
-        [account for _, account in accounts],
-        probes,
-        [subject.name for subject in reached],
-    )
-    return [_subject(row) for row in rows]
+    names = [subject.name for subject in reached]
+    rows = await conn.fetch(_SQL.note_accepted, *zip(*accounts, strict=True), probes, names)
+    return [Subject(*row) for row in rows]
 
 
 async def note_unexplained(conn: Connection, account: AccountName, code: str, leads: Sequence[UUID]) -> int:
@@ -145,7 +123,7 @@ async def unreachable_processes(conn: Connection, account: AccountName) -> int:
 
 
 async def taken_at(conn: Connection, accounts: Sequence[AccountName]) -> dict[AccountName, datetime]:
-    rows = await conn.fetch(_SQL.taken_at, [each for each, _ in accounts], [each for _, each in accounts])
+    rows = await conn.fetch(_SQL.taken_at, *zip(*accounts, strict=True))
     return {(row["carrier"], row["account"]): row["taken_at"] for row in rows}
 
 
@@ -165,8 +143,8 @@ async def active(
             row["code"],
             row["why"],
             row["began_at"],
-            row["refused_at"],
             row["opens_at"],
+            row["refused_at"],
             row["probes"],
             bool(row["is_probing"]),
         )
@@ -177,7 +155,7 @@ async def active(
 async def renew_account(tx: Connection, account: AccountName, *, known_in_s: float) -> list[Subject]:
     """Its credentials or its address changed: its next call is a probe, as soon as every process has read the change.
     Returns the cooldowns that end by it."""
-    return [_subject(row) for row in await tx.fetch(_SQL.renew_account, *account, known_in_s)]
+    return [Subject(*row) for row in await tx.fetch(_SQL.renew_account, *account, known_in_s)]
 
 
 def _subject(row: Any) -> Subject:
