@@ -9,8 +9,9 @@ import pytest
 from tests.support.telephony.carriers import Line, open_line
 from trunkline import value
 from trunkline.clock import SystemClock
+from trunkline.dispatch.checker import cancel_if_queued
+from trunkline.dispatch.sender import PATIENCE, place_in_time, rings_too_late
 from trunkline.telephony.carrier import Accepted, Throttled
-from trunkline.telephony.queueing import PATIENCE, cancel_if_queued, place, rings_too_late
 from trunkline.telephony.simulator import SimulatorConfig
 
 CLOCK = SystemClock()
@@ -33,7 +34,7 @@ async def busy() -> AsyncIterator[Line]:
 
 
 async def test_a_call_queued_for_too_long_is_cancelled_before_it_rings(busy: Line) -> None:
-    result = await place(busy.carrier, busy.order("+15005551101"), CLOCK)
+    result = await place_in_time(busy.carrier, busy.order("+15005551101"), CLOCK)
     assert isinstance(result, Throttled)
     assert 30 < result.retry_after_s <= 300
     assert [dial.to for dial in busy.simulator.ledger.dials] == [TO]
@@ -41,16 +42,16 @@ async def test_a_call_queued_for_too_long_is_cancelled_before_it_rings(busy: Lin
 
 async def test_a_call_that_the_carrier_dials_at_once_is_accepted() -> None:
     async with open_line("twilio", slow(1000)) as line:
-        assert isinstance(await place(line.carrier, line.order(TO), CLOCK), Accepted)
+        assert isinstance(await place_in_time(line.carrier, line.order(TO), CLOCK), Accepted)
         assert len(line.simulator.ledger.dials) == 1
 
 
 async def test_a_short_queue_wait_is_accepted_unless_the_window_closes_meanwhile() -> None:
     async with open_line("twilio", slow(0.1)) as line:
         assert isinstance(await line.carrier.place(line.order(TO)), Accepted)
-        assert isinstance(await place(line.carrier, line.order("+15005551702"), CLOCK), Accepted)
+        assert isinstance(await place_in_time(line.carrier, line.order("+15005551702"), CLOCK), Accepted)
         closing = value.replace(line.order("+15005551703"), not_after=CLOCK.now() + timedelta(seconds=1))
-        assert isinstance(await place(line.carrier, closing, CLOCK), Throttled)
+        assert isinstance(await place_in_time(line.carrier, closing, CLOCK), Throttled)
 
 
 async def test_a_call_still_queued_when_its_window_closes_is_cancelled(busy: Line) -> None:

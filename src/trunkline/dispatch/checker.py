@@ -31,9 +31,8 @@ from trunkline.store import attempts, cooldowns, live_calls
 from trunkline.store.attempts import Attempt, AttemptCheck
 from trunkline.store.database import Database
 from trunkline.telemetry import bind, get_logger, metrics
-from trunkline.telephony.carrier import CallView, Unavailable
+from trunkline.telephony.carrier import CallView, Carrier, Unavailable
 from trunkline.telephony.directory import AccountName, CarrierDirectory
-from trunkline.telephony.queueing import cancel_if_queued
 
 log = get_logger(__name__)
 
@@ -265,6 +264,17 @@ class Checker(Loop):
                 return "settled"
             case _:
                 return "unknown"
+
+
+async def cancel_if_queued(carrier: Carrier, call_id: str) -> bool:
+    """Its window has closed. Whether the call was still queued at the carrier, and its cancellation was requested; the
+    end webhook reports the result. One that rings or was answered goes on."""
+    seen = await carrier.look_up(call_id)
+    if not isinstance(seen, CallView) or seen.state != "queued":
+        return False
+    await carrier.hang_up(call_id, only_unanswered=True)
+    log.warning("call.window_closed_in_queue", carrier=carrier.name)
+    return True
 
 
 def _unknown(reason: str, attempt: Attempt, retries: Retries) -> LeadDecision:

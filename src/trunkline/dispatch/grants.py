@@ -175,7 +175,7 @@ class Batches:
     async def dial(self, grants: Sequence[Grant], *, may_precheck: bool = True) -> int:
         """Commit and send. Returns the number of calls in flight because of it."""
         slots = await self._slots.propose(self._rules.overdialling.reserved(grants))
-        clock_reading = IntentClock.now(self._clock)
+        clock_reading = IntentClock(self._clock.boottime_s(), self._clock.now().timestamp())
         with span("dispatch.intent") as step:
             try:
                 intents = await intend(self._database, grants, self._identity, self._rules, slots)

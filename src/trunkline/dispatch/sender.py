@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from prometheus_client import Counter as Metric
 
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
@@ -27,13 +27,12 @@ from trunkline.store import lead_edits
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.telemetry import bind, get_logger, metrics, span
-from trunkline.telephony import queueing
 from trunkline.telephony.account_refresher import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys, callback_url, fallback_of
 from trunkline.telephony.carrier import (
     Accepted,
-    CallbackKind,
     CallOrder,
+    CallView,
     Carrier,
     InDoubt,
     PlaceResult,
@@ -55,6 +54,11 @@ ANSWER_SLACK_S = 30
 UUID_LENGTH = 36
 # The step of the event loop's timers; less than half of one is no wait at all.
 TIMER_STEP_S = 0.001
+# The platform's pace is below the carrier's, so no call should wait in the carrier's queue. One that does waits behind
+# calls of other systems.
+PATIENCE = timedelta(seconds=30)
+# A queue of a day does not defer a lead for a day: the account slows down, and the lead is tried again.
+RETRY_MAX_S = 300.0
 _NO_REPLY: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
 _UNWANTED = Rejected("not_sent_in_time", "unwanted", retryable=False, blames="nobody")
 _LABELS: Mapping[type[PlaceResult], str] = {
@@ -102,14 +106,6 @@ class IntentClock(Value, frozen=True):
     boottime_s: float
     wall_s: float
 
-    @classmethod
-    def now(cls, clock: Clock) -> "IntentClock":
-        return cls(clock.boottime_s(), clock.now().timestamp())
-
-    def is_past(self, clock: Clock, seconds: float) -> bool:
-        """Has this much time passed, by either clock? One of them may have been stopped or set back."""
-        return max(clock.boottime_s() - self.boottime_s, clock.now().timestamp() - self.wall_s) > seconds
-
 
 class Sender:
     def __init__(
@@ -134,8 +130,8 @@ class Sender:
         self._limits = limits
         self._killed = killed
         self._unwanted = unwanted
-        self._sending: set[asyncio.Task[None]] = set()
-        self._by_account: Counter[AccountName] = Counter()
+        # By account: a request to a slow carrier is in flight for seconds.
+        self._sending: dict[asyncio.Task[None], AccountName] = {}
 
     @property
     def in_flight(self) -> int:
@@ -143,23 +139,15 @@ class Sender:
 
     def busiest(self, calls: int) -> list[AccountName]:
         """Accounts with at least this many calls in flight."""
-        return [account for account, count in self._by_account.items() if count >= calls]
+        return [account for account, count in Counter(self._sending.values()).items() if count >= calls]
 
     def send_soon(self, intent: Intent, clock_reading: IntentClock, turn_s: float) -> None:
         """`turn_s`: what the boot-time clock shows when the call's turn has come."""
         task = asyncio.create_task(
             self._send(intent, clock_reading, turn_s), name=f"dial {intent.attempt_id}"
         )
-        self._sending.add(task)
-        account = (intent.carrier, intent.account)
-        self._by_account[account] += 1
-        task.add_done_callback(partial(self._sent, account))
-
-    def _sent(self, account: AccountName, task: "asyncio.Task[None]") -> None:
-        self._sending.discard(task)
-        self._by_account[account] -= 1
-        if not self._by_account[account]:
-            del self._by_account[account]
+        self._sending[task] = (intent.carrier, intent.account)
+        task.add_done_callback(self._sending.pop)
 
     @property
     def tasks(self) -> "frozenset[asyncio.Task[None]]":
@@ -173,13 +161,15 @@ class Sender:
 
     async def _send(self, intent: Intent, clock_reading: IntentClock, turn_s: float) -> None:
         with bind(lead_id=intent.lead_id, attempt_id=intent.attempt_id), span("dispatch.send"):
-            is_unwanted = await self._wait_for_its_turn(intent, turn_s)
+            waits = intent.send_in_s > self._limits.recheck_after_s
+            is_unwanted = waits and await self._is_unwanted(intent, turn_s - RECHECK_AHEAD_S)
+            await self._until(turn_s)
             lateness_s = (self._clock.now() - (intent.ready_at or intent.due_at)).total_seconds()
             place = _UNWANTED if is_unwanted else await self._place(intent, clock_reading)
             crash_point("dialer.after_send")
             metrics.DISPATCH_LATENESS_SECONDS.observe(max(0.0, lateness_s))
             result = _LABELS[type(place)]
-            _placed(intent.carrier, result).inc()
+            metrics.CALLS_PLACED.labels(intent.carrier, result).inc()
             log.info("call.placed", carrier=intent.carrier, result=result, lateness_s=round(lateness_s, 3))
             self._results.add(
                 CarrierAnswer(
@@ -193,19 +183,14 @@ class Sender:
                 )
             )
 
-    async def _wait_for_its_turn(self, intent: Intent, turn_s: float) -> bool:
+    async def _is_unwanted(self, intent: Intent, at_s: float) -> bool:
         """Whether the lead is cancelled by then. If Postgres does not answer, the call is sent: it is committed."""
-        if intent.send_in_s <= self._limits.recheck_after_s:
-            await self._until(turn_s)
-            return False
-        await self._until(turn_s - RECHECK_AHEAD_S)
+        await self._until(at_s)
         try:
             async with asyncio.timeout(RECHECK_AHEAD_S):
-                is_unwanted = await self._unwanted(intent.lead_id)
+                return await self._unwanted(intent.lead_id)
         except _NO_REPLY:
-            is_unwanted = False
-        await self._until(turn_s)
-        return is_unwanted
+            return False
 
     async def _until(self, boottime_s: float) -> None:
         """Never less: a timer may fire up to a millisecond early."""
@@ -213,7 +198,10 @@ class Sender:
             await asyncio.sleep(max(wait_s, TIMER_STEP_S))
 
     async def _place(self, intent: Intent, clock_reading: IntentClock) -> PlaceResult:
-        carrier = await self._carrier(intent)
+        try:
+            carrier: Carrier | Rejected = self._carriers.get(intent.carrier, intent.account)
+        except CarrierConfigError as error:
+            carrier = await self._read_again(intent, error)
         if isinstance(carrier, Rejected):
             return carrier
         if self._killed():
@@ -221,38 +209,51 @@ class Sender:
         if not intent.is_probe and self._unreachable.has((intent.carrier, intent.account)):
             # Up to a second of calls was committed to before this process found the carrier out of reach.
             return Rejected("not_sent_in_time", "unreachable", retryable=True, blames="nobody")
-        if clock_reading.is_past(self._clock, self._send_within_s(intent)):
-            log.warning("call.not_sent", reason="late")
-            return Rejected("not_sent_in_time", "late", retryable=True, blames="nobody")
-        crash_point("dialer.before_send")
         try:
-            return await queueing.place(carrier, self._order(intent, clock_reading), self._clock)
+            order = self._order(intent, clock_reading)
+            within_s = order.send_by_boottime_s - clock_reading.boottime_s
+            # By either clock: one of them may have been stopped or set back.
+            since_s = self._clock.boottime_s() - clock_reading.boottime_s
+            if max(since_s, self._clock.now().timestamp() - clock_reading.wall_s) > within_s:
+                log.warning("call.not_sent", reason="late")
+                return Rejected("not_sent_in_time", "late", retryable=True, blames="nobody")
+            crash_point("dialer.before_send")
+            return await place_in_time(carrier, order, self._clock)
         except Exception as error:  # a bug of ours, and the call may have been placed all the same
             log.error("call.broke", carrier=intent.carrier, exc_info=error)
             return InDoubt(type(error).__name__)
 
-    async def _carrier(self, intent: Intent) -> Carrier | Rejected:
+    async def _read_again(self, intent: Intent, error: CarrierConfigError) -> Carrier | Rejected:
         """An account that was added a second ago is read from Postgres. One that is not found counts as a carrier that
         cannot be reached."""
-        try:
-            return self._carriers.get(intent.carrier, intent.account)
-        except CarrierConfigError as error:
-            if self._refresher is not None:
-                await self._refresher.again()
-                with suppress(CarrierConfigError):
-                    return self._carriers.get(intent.carrier, intent.account)
-            log.error("call.no_account", carrier=intent.carrier, error=str(error))
-            return Rejected("not_connected", "no_account", retryable=True, blames="network")
+        if self._refresher is not None:
+            await self._refresher.again()
+            with suppress(CarrierConfigError):
+                return self._carriers.get(intent.carrier, intent.account)
+        log.error("call.no_account", carrier=intent.carrier, error=str(error))
+        return Rejected("not_connected", "no_account", retryable=True, blames="network")
 
     def _order(self, intent: Intent, clock_reading: IntentClock) -> CallOrder:
-        callbacks, agent = self._callbacks, None
-        ring_timeout_s = max(self._limits.ring_timeout_s, intent.ring_min_s)
+        callbacks, limits, agent = self._callbacks, self._limits, None
+        late_max_s = limits.late_max_s
+        if intent.closes_at is not None:
+            # No call leaves after its window has closed. Both ends are times of Postgres's clock.
+            late_max_s = min(late_max_s, (intent.closes_at - intent.send_at).total_seconds())
+        ring_timeout_s = max(limits.ring_timeout_s, intent.ring_min_s)
         if intent.slot is not None:
             # If Postgres is down, the reservation counts for as long as the call can ring: later the slot may have
             # another call.
             rings_until_s = self._clock.now().timestamp() + ring_timeout_s + ANSWER_SLACK_S
             agent = ReservedAgent(intent.slot.incarnation, int(rings_until_s))
-        answer_url = self._callback(intent, "answer", agent)
+        callback = partial(
+            callback_url,
+            callbacks.base_url,
+            intent.carrier,
+            attempt_id=intent.attempt_id,
+            keys=callbacks.keys,
+            account=intent.account,
+        )
+        answer_url = callback("answer", agent=agent)
         metadata = _metadata(intent.payload) if intent.payload else {}
         return CallOrder(
             attempt_id=intent.attempt_id,
@@ -260,44 +261,28 @@ class Sender:
             from_=intent.from_phone,
             answer_url=answer_url,
             fallback_url=fallback_of(answer_url, callbacks.fallback_base_url or callbacks.base_url),
-            status_url=self._callback(intent, "status"),
+            status_url=callback("status"),
             ring_timeout_s=ring_timeout_s,
-            time_limit_s=self._limits.time_limit_s,
-            send_by_boottime_s=clock_reading.boottime_s + self._send_within_s(intent),
+            time_limit_s=limits.time_limit_s,
+            send_by_boottime_s=clock_reading.boottime_s + intent.send_in_s + late_max_s,
             not_after=intent.closes_at,
             metadata=metadata,
             idempotency_key=_idempotency_key(intent, metadata) if metadata else "",
-            machine_url=self._callback(intent, "machine") if self._limits.detects_machines else "",
-            recording_url=self._callback(intent, "recording") if self._limits.records else "",
+            machine_url=callback("machine") if limits.detects_machines else "",
+            recording_url=callback("recording") if limits.records else "",
             agent=agent,
         )
-
-    def _send_within_s(self, intent: Intent) -> float:
-        """From the reading of the clocks before the intent. No call leaves after its window has closed; both ends are
-        times of Postgres's clock."""
-        late_max_s = self._limits.late_max_s
-        if intent.closes_at is not None:
-            late_max_s = min(late_max_s, (intent.closes_at - intent.send_at).total_seconds())
-        return intent.send_in_s + late_max_s
-
-    def _callback(self, intent: Intent, kind: CallbackKind, agent: ReservedAgent | None = None) -> str:
-        base_url, keys = self._callbacks.base_url, self._callbacks.keys
-        return callback_url(
-            base_url, intent.carrier, kind, intent.attempt_id, keys, intent.account, agent=agent
-        )
-
-
-# Finding a counter by its labels costs as much as incrementing it.
-@cache
-def _placed(carrier: str, result: str) -> Metric:
-    return metrics.CALLS_PLACED.labels(carrier, result)
 
 
 def _metadata(payload: str) -> dict[str, str]:
     """The fields of the payload as text, for the prompts of the carrier's own assistant. Our agents fetch their
     context."""
     fields: dict[str, Any] = msgspec.json.decode(payload)
-    return {name: _text(value) for name, value in fields.items() if value not in (None, "")}
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in fields.items()
+        if value not in (None, "")
+    }
 
 
 def _idempotency_key(intent: Intent, metadata: Mapping[str, str]) -> str:
@@ -308,5 +293,25 @@ def _idempotency_key(intent: Intent, metadata: Mapping[str, str]) -> str:
     return idempotency_key(occurrence_id, intent.attempt_no, intent.attempt_id)
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def rings_too_late(placed: Accepted, order: CallOrder, now: datetime) -> bool:
+    """By the carrier's own estimate of the wait in its queue: Twilio queues calls over its pace for up to a day, and
+    then they ring. Without an estimate: False."""
+    if not placed.queued_ms:
+        return False
+    rings_at = now + timedelta(milliseconds=placed.queued_ms)
+    return rings_at > now + PATIENCE or (order.not_after is not None and rings_at > order.not_after)
+
+
+async def place_in_time(carrier: Carrier, order: CallOrder, clock: Clock) -> PlaceResult:
+    """As `Carrier.place`; a call that would wait too long in the carrier's queue is cancelled, if that is certain, and
+    slows its account. One that rings or was answered goes on."""
+    placed = await carrier.place(order)
+    if not isinstance(placed, Accepted) or not rings_too_late(placed, order, clock.now()):
+        return placed
+    await carrier.hang_up(placed.call_id, only_unanswered=True)
+    match await carrier.look_up(placed.call_id):
+        case CallView(state="ended", reason="canceled", started_at=None):
+            log.warning("call.taken_from_queue", carrier=carrier.name, queued_ms=placed.queued_ms)
+            return Throttled(min((placed.queued_ms or 0) / 1000, RETRY_MAX_S))
+        case _:
+            return placed  # it may ring after all, so it is a call like every other

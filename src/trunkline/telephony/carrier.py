@@ -5,6 +5,7 @@ leaves a `Carrier` is a bug. No carrier has an idempotent create, so the answer 
 carrier may have dialled, and the lead must not be dialled again until the checker knows.
 """
 
+import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -51,7 +52,7 @@ class CallOrder(Value, frozen=True):
     time_limit_s: int
     # A CLOCK_BOOTTIME reading. The caller checks it before the request; the session checks it again when the connection
     # is open and the first byte is about to leave, because connecting may have taken seconds.
-    send_by_boottime_s: float | None = None
+    send_by_boottime_s: float = math.inf
     # For carriers that can store metadata with the call (assistant variables, custom fields).
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     # The id of this attempt of a reminder, for carriers that can store it with the call. Empty: no reminder.
