@@ -10,11 +10,10 @@ from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.control.raising import raise_alarm
 from trunkline.store import cooldowns
 from trunkline.store.cooldowns import CarrierRefused, Subject
-from trunkline.telephony.accounts import KNOWN_IN_S, AccountService, AccountsRefresh
+from trunkline.telephony.accounts import KNOWN_IN_S, AccountService, AccountsRefresh, Vault
 from trunkline.telephony.callbacks import CallbackKeys, verify_callback
 from trunkline.telephony.carrier import CallbackTag
 from trunkline.telephony.carrier_registry import CarrierConfigError
-from trunkline.telephony.credentials import Vault
 from trunkline.telephony.directory import CarrierDirectory
 
 TWILIO = {"account_sid": "AC1", "auth_token": "the-first-token"}

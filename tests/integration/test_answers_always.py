@@ -19,12 +19,10 @@ from trunkline.routing import Unallocated, WhyUnallocated
 from trunkline.schema.accounts import NewAccount
 from trunkline.store import accounts as store_accounts
 from trunkline.telemetry import metrics
-from trunkline.telephony.account_refresher import AccountRefresher
-from trunkline.telephony.accounts import AccountService
+from trunkline.telephony.accounts import AccountRefresher, AccountService, Vault
 from trunkline.telephony.callbacks import basic_password, callback_url, fallback_of, signed_attempt
 from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carrier_registry import CarrierAccount
-from trunkline.telephony.credentials import Vault
 
 ANSWERED = {"CallSid": "CA1", "CallStatus": "in-progress", "To": "+14155550123", "From": "+14155550100"}
 RINGING = {**ANSWERED, "CallStatus": "ringing", "Direction": "inbound"}

@@ -13,7 +13,7 @@ from trunkline.schema.accounts import NewAccount
 from trunkline.settings import Settings, load_settings
 from trunkline.store.accounts import ACCOUNTS
 from trunkline.store.database import connect
-from trunkline.telephony.credentials import Vault
+from trunkline.telephony.accounts import Vault
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
 
 

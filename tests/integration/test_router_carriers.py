@@ -30,12 +30,11 @@ from trunkline.router.tokens import StreamKeys
 from trunkline.routing import Unallocated
 from trunkline.settings import load_settings
 from trunkline.store.database import connect as connect_database
-from trunkline.telephony.account_refresher import AccountRefresher
+from trunkline.telephony.accounts import AccountRefresher, accounts_of
 from trunkline.telephony.callbacks import CallbackKeys, basic_password
 from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.directory import AccountName, CarrierDirectory
-from trunkline.telephony.environment import accounts_of
 from trunkline.telephony.plivo_webhooks import signature_v3
 from trunkline.telephony.twilio_webhooks import signature
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from trunkline.errors import StoreUnavailable
-from trunkline.telephony.account_refresher import AccountRefresher
+from trunkline.telephony.accounts import AccountRefresher
 
 
 class Accounts:

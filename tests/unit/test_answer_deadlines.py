@@ -22,7 +22,7 @@ from trunkline.model import new_id
 from trunkline.router import allocator
 from trunkline.router.allocator import Allocator
 from trunkline.schema.keys import ApiKey
-from trunkline.telephony import account_refresher
+from trunkline.telephony import accounts
 from trunkline.telephony.xml_documents import ASK_AGAIN
 from trunkline.testing.clock import ManualClock
 
@@ -44,7 +44,7 @@ def test_the_engine_timeouts_end_before_a_document_is_due() -> None:
     # Valkey alone is asked once more where Postgres was silent.
     assert allocator.ENGINES_S + allocator.VALKEY_S < answers.CONNECT_S <= 0.9
     assert answers.CONNECT_S < webhook_routes.ANSWER_S <= DOCUMENT_S
-    assert account_refresher.WAIT_MAX_S + allocator.VALKEY_S < answers.CONNECT_S
+    assert accounts.REFRESH_WAIT_MAX_S + allocator.VALKEY_S < answers.CONNECT_S
     assert answers.CONNECT_S * answers.ADMIT_SHARE + allocator.VALKEY_S < answers.CONNECT_S
     answer_s = signature(webhook_routes.WebhookRoutes).parameters["answer_s"].default
     connect_s = signature(answers.Answers).parameters["connect_s"].default
@@ -54,7 +54,7 @@ def test_the_engine_timeouts_end_before_a_document_is_due() -> None:
 def test_the_routers_timeouts_add_up_to_less_than_two_seconds() -> None:
     assert allocator.ENGINES_S + allocator.VALKEY_S < router_endpoints.ALLOCATE_S
     assert (
-        max(REFRESH_WAIT_S, account_refresher.WAIT_MAX_S) + router_endpoints.ALLOCATE_S
+        max(REFRESH_WAIT_S, accounts.REFRESH_WAIT_MAX_S) + router_endpoints.ALLOCATE_S
         <= router_endpoints.ANSWER_S
         < POD_S
     )

@@ -1,6 +1,6 @@
 import pytest
 
-from trunkline.telephony.credentials import Opened, Unopenable, Vault
+from trunkline.telephony.accounts import Opened, Unopenable, Vault
 
 CREDENTIALS = {"account_sid": "AC1", "auth_token": "do not show"}
 

@@ -2,10 +2,10 @@ import pytest
 
 from trunkline.settings import load_settings
 from trunkline.settings.reading import SettingsError
+from trunkline.telephony.accounts import accounts_of
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier_registry import CARRIERS
 from trunkline.telephony.directory import carrier_for
-from trunkline.telephony.environment import accounts_of
 
 KEYS = CallbackKeys.from_secrets(["secret"])
 WHOLE = {

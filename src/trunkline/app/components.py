@@ -77,13 +77,10 @@ from trunkline.store import database as store_database
 from trunkline.store.agents import SlotRule
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger
-from trunkline.telephony.account_refresher import AccountRefresher
-from trunkline.telephony.accounts import AccountService, AccountsRefresh
+from trunkline.telephony.accounts import AccountRefresher, AccountService, AccountsRefresh, Vault, accounts_of
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import AnswerFallback
-from trunkline.telephony.credentials import Vault
 from trunkline.telephony.directory import CarrierDirectory
-from trunkline.telephony.environment import accounts_of
 
 log = get_logger(__name__)
 

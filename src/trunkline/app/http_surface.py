@@ -32,7 +32,7 @@ from trunkline.dispatch.inbound import Inbound
 from trunkline.dispatch.why import DispatchView
 from trunkline.store.migrate import require_schema
 from trunkline.telemetry import metrics
-from trunkline.telephony.account_refresher import AccountRefresher
+from trunkline.telephony.accounts import AccountRefresher
 from trunkline.telephony.carrier_registry import CARRIERS
 
 

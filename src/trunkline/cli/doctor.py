@@ -35,12 +35,11 @@ from trunkline.store import database as store_database
 from trunkline.store.database import CANNOT_CONNECT, Connection, describe
 from trunkline.store.driver import NO_SUCH_TABLE, SERVER_ERROR, SingleConnection, connect_single
 from trunkline.store.policy import PolicyKey
+from trunkline.telephony.accounts import Opened, Vault, accounts_of
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import Unavailable
 from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError
-from trunkline.telephony.credentials import Opened, Vault
 from trunkline.telephony.directory import AccountName, CarrierDirectory
-from trunkline.telephony.environment import accounts_of
 from trunkline.telephony.forms import json_object
 
 # Postgres' clock decides when a lead is due; logs and certificates use this machine's.

@@ -18,11 +18,9 @@ from trunkline.store import controls, restores
 from trunkline.store import database as store_database
 from trunkline.store.database import CANNOT_CONNECT, describe
 from trunkline.store.restores import Unsettled, WaitingLead
-from trunkline.telephony.accounts import AccountService
+from trunkline.telephony.accounts import AccountService, Vault, accounts_of
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.credentials import Vault
 from trunkline.telephony.directory import CarrierDirectory
-from trunkline.telephony.environment import accounts_of
 
 SHOWN_MAX = 50
 

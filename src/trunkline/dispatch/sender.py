@@ -27,7 +27,7 @@ from trunkline.store import lead_edits
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.telemetry import bind, get_logger, metrics, span
-from trunkline.telephony.account_refresher import AccountRefresher
+from trunkline.telephony.accounts import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys, callback_url, fallback_of
 from trunkline.telephony.carrier import (
     Accepted,

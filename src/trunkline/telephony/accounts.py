@@ -1,23 +1,112 @@
-"""Builds carriers from stored accounts, and reads the accounts again every few seconds in every process."""
+"""The accounts of carriers: of the environment, and stored in Postgres with sealed credentials.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+A sealed text names its account: copied to another row, it does not open there. Every process reads all stored accounts
+every five seconds. In between, one process may dial with an account whose webhooks another would refuse, and then the
+carrier hangs up on the person. So before a process refuses a webhook whose URL the platform signed, but whose account
+or signature it cannot verify, it reads the accounts once more (`AccountRefresher`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+from pydantic import SecretStr
 
 from trunkline.loops.base import Loop
+from trunkline.sealing import SecretBox
+from trunkline.settings import Settings
 from trunkline.store import accounts
 from trunkline.store.accounts import StoredAccount
 from trunkline.store.database import Connection, Database
-from trunkline.telemetry import get_logger
+from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
-from trunkline.telephony.carrier import CallbackKind
-from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError
-from trunkline.telephony.credentials import Opened, Unopenable, Vault
-from trunkline.telephony.directory import CarrierDirectory, carrier_for
+from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind
+from trunkline.telephony.carrier_registry import NEEDS, CarrierAccount, CarrierConfigError
+from trunkline.telephony.directory import AccountName, CarrierDirectory, carrier_for
 
 log = get_logger(__name__)
 
 # The callbacks that an operator enters at a carrier for inbound calls.
 ENTERED: tuple[CallbackKind, ...] = ("inbound", "status", "answer")
+INTERVAL_S = 5.0
+# After a change every process has read it within this time.
+KNOWN_IN_S = INTERVAL_S + 1.0
+# Reading a call list takes a few requests, one after the other.
+UNUSED_REQUESTS = 6
+REFRESH_INTERVAL_S = 0.25
+# A part of the 1.2 s within which an answer webhook gets its response.
+REFRESH_WAIT_MAX_S = 0.5
+REFRESH_SHARE_MAX = 0.2
+
+RefreshResult = Literal["looked", "unavailable"]
+
+
+def accounts_of(settings: Settings, keys: CallbackKeys) -> dict[AccountName, CarrierAccount]:
+    """Those that the environment names: one for each carrier, under the name `default`. The settings refuse an
+    incomplete account."""
+    found = {}
+    for carrier, needs in NEEDS.items():
+        group = getattr(settings, carrier)
+        given = {name: value for name in needs.names if (value := getattr(group, name, None))}
+        if given.keys() >= set(needs.required):
+            plain = {
+                name: value.get_secret_value() if isinstance(value, SecretStr) else value
+                for name, value in given.items()
+            }
+            found[carrier, DEFAULT_ACCOUNT] = CarrierAccount(
+                plain,
+                keys,
+                group.base_url,
+                settings.carrier.request_timeout_s,
+                starts_per_s=group.starts_per_s,
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    credentials: Mapping[str, str] = field(repr=False)
+    # Sealed under the old key during a rotation: seal it again.
+    is_stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unopenable:
+    """Sealed under an unknown key, for another account, or not by this platform."""
+
+    reason: str
+
+
+class _Content(msgspec.Struct, frozen=True):
+    carrier: str
+    account: str
+    credentials: dict[str, str]
+
+
+class Vault:
+    def __init__(self, box: SecretBox) -> None:
+        self._box = box
+
+    @classmethod
+    def from_secrets(cls, secrets: Sequence[str]) -> "Vault":
+        return cls(SecretBox(secrets, b"trunkline carrier credentials 1"))
+
+    def seal(self, carrier: str, account: str, credentials: Mapping[str, str]) -> bytes:
+        return self._box.seal(msgspec.json.encode(_Content(carrier, account, dict(credentials))))
+
+    def open(self, carrier: str, account: str, sealed: bytes) -> Opened | Unopenable:
+        opened = self._box.open(sealed)
+        if opened is None:
+            return Unopenable("its key is not among TRUNKLINE_SECRET_KEY")
+        try:
+            content = msgspec.json.decode(opened.content, type=_Content)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            return Unopenable("not the credentials of an account")
+        if (content.carrier, content.account) != (carrier, account):
+            return Unopenable("sealed for another account")
+        return Opened(content.credentials, opened.is_stale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +170,6 @@ class AccountService:
         )
 
 
-INTERVAL_S = 5.0
-# After a change every process has read it within this time.
-KNOWN_IN_S = INTERVAL_S + 1.0
-# Reading a call list takes a few requests, one after the other.
-UNUSED_REQUESTS = 6
-
-
 class AccountsRefresh(Loop):
     """Every process that talks to carriers runs it. The first run comes before the first dial."""
 
@@ -103,3 +185,52 @@ class AccountsRefresh(Loop):
         )
         await self._service.refresh()
         return 0
+
+
+class AccountRefresher:
+    """Reads the accounts again on demand: one may have been added, or its token replaced. All webhooks that wait share
+    one reading; the next follows after 0.25 s at the earliest, and readings take at most 20 % of the time."""
+
+    def __init__(
+        self,
+        refresh: Callable[[], Awaitable[object]],
+        *,
+        interval_s: float = REFRESH_INTERVAL_S,
+        wait_max_s: float = REFRESH_WAIT_MAX_S,
+    ):
+        self._refresh = refresh
+        self._interval_s = interval_s
+        self._wait_max_s = wait_max_s
+        self._next_s = 0.0
+        self._reading: asyncio.Task[RefreshResult] | None = None
+        # The reading that has not begun yet: it serves callers that come now; one that is under way does not.
+        self._due: asyncio.Task[RefreshResult] | None = None
+
+    async def again(self) -> RefreshResult:
+        """Returns after a new reading of the accounts, or after the timeout."""
+        due = self._due
+        if due is None:
+            due = self._due = asyncio.create_task(self._read())
+        await asyncio.wait({due}, timeout=self._wait_max_s)
+        result: RefreshResult = due.result() if due.done() and not due.cancelled() else "unavailable"
+        metrics.ACCOUNT_LOOKS.labels(result).inc()
+        return result
+
+    async def _read(self) -> RefreshResult:
+        loop = asyncio.get_running_loop()
+        before = self._reading
+        if before is not None:
+            await asyncio.wait({before})
+        await asyncio.sleep(max(0.0, self._next_s - loop.time()))
+        self._reading, self._due = self._due, None
+        began_s = loop.time()
+        try:
+            await self._refresh()
+            return "looked"
+        except Exception as error:  # whatever it is, the webhook is verified by the accounts read before
+            log.warning("account.refresh_failed", error=str(error) or type(error).__name__)
+            return "unavailable"
+        finally:
+            took_s = loop.time() - began_s
+            self._next_s = began_s + max(self._interval_s, took_s / REFRESH_SHARE_MAX)
+            self._reading = None

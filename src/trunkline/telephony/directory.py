@@ -1,7 +1,7 @@
 """The accounts of this installation, by carrier and name: those of the environment, and those stored in Postgres.
 
-A stored account replaces the environment's of the same name. A change takes effect with the next call, without a
-restart: the directory builds a carrier again when its account differs from the one it was built from.
+A stored account replaces the environment's of the same name. A change takes effect without a restart: the directory
+builds a carrier again when its account differs from the one it was built from.
 """
 
 import time
@@ -35,26 +35,24 @@ def carrier_for(name: str, account: CarrierAccount) -> Carrier:
 
 
 class CarrierDirectory:
-    """Finds the carrier that a number dials through."""
+    """Finds the carrier that a number dials through. It is built when its account is read: no call waits for that."""
 
     def __init__(self, accounts: Mapping[AccountName, CarrierAccount]):
         self._environment = dict(accounts)
-        self._stored: dict[AccountName, CarrierAccount] = {}
-        self._built: dict[AccountName, tuple[CarrierAccount, Carrier]] = {}
+        # Each with the account that it was built from; a text: why it cannot be built.
+        self._built: dict[AccountName, tuple[CarrierAccount, Carrier | str]] = {}
         # Replaced, and perhaps still in use by a request that began before; with the time since which the directory
         # does not return it.
         self._retired: list[tuple[float, Carrier]] = []
+        self.replace_stored({})
 
     def get(self, carrier: str, account: str = DEFAULT_ACCOUNT) -> Carrier:
-        name = (carrier, account)
-        wanted = self._account(name)
-        if wanted is None:
+        built = self._built.get((carrier, account))
+        if built is None:
             raise CarrierConfigError(f"no {carrier} account named {account!r} is configured")
-        built = self._built.get(name)
-        if built is None or built[0] != wanted:
-            self._retire(name)
-            self._built[name] = (wanted, carrier_for(carrier, wanted))
-        return self._built[name][1]
+        if isinstance(built[1], str):
+            raise CarrierConfigError(built[1])
+        return built[1]
 
     def find(self, carrier: str, account: str) -> Carrier | None:
         """None: no such account is configured, or nothing can be sent through it."""
@@ -66,11 +64,10 @@ class CarrierDirectory:
     def starts_per_s(self, carrier: str, account: str) -> float | None:
         """How fast the platform starts calls of an account, so that none waits in the carrier's own queue; by default
         the carrier's limit for every account."""
-        wanted = self._account((carrier, account))
-        if wanted is None or wanted.starts_per_s is not None:
-            return wanted.starts_per_s if wanted else None
-        found = self.find(carrier, account)
-        return found.limits.starts_per_s if found else None
+        built = self._built.get((carrier, account))
+        if built is None or built[0].starts_per_s is not None:
+            return built[0].starts_per_s if built else None
+        return None if isinstance(built[1], str) else built[1].limits.starts_per_s
 
     def media_authorization(self, carrier: str | None, account: str | None, url: str) -> str | None:
         """The account that a call was made with opens its recording, at its carrier's own hosts."""
@@ -81,14 +78,20 @@ class CarrierDirectory:
 
     @property
     def names(self) -> list[AccountName]:
-        return sorted(self._environment.keys() | self._stored.keys())
+        return sorted(self._built)
 
     def replace_stored(self, accounts: Mapping[AccountName, CarrierAccount]) -> None:
         """Use the accounts that Postgres has now, and no longer those that it has not."""
-        self._stored = dict(accounts)
-        for name in list(self._built):
-            if self._account(name) is None:
+        wanted = self._environment | dict(accounts)
+        for name, (account, _) in list(self._built.items()):
+            if wanted.get(name) != account:
                 self._retire(name)
+        for name, account in wanted.items():
+            if name not in self._built:
+                try:
+                    self._built[name] = account, carrier_for(name[0], account)
+                except CarrierConfigError as error:
+                    self._built[name] = account, str(error)
 
     async def close_retired(self, unused_s: float) -> None:
         """Close carriers that the directory has not returned for `unused_s`: their last requests have ended."""
@@ -103,10 +106,7 @@ class CarrierDirectory:
             self._retire(name)
         await self.close_retired(unused_s=0)
 
-    def _account(self, name: AccountName) -> CarrierAccount | None:
-        return self._stored.get(name) or self._environment.get(name)
-
     def _retire(self, name: AccountName) -> None:
-        built = self._built.pop(name, None)
-        if built is not None:
-            self._retired.append((time.monotonic(), built[1]))
+        _, carrier = self._built.pop(name)
+        if not isinstance(carrier, str):
+            self._retired.append((time.monotonic(), carrier))

@@ -23,7 +23,7 @@ from trunkline.routing import Unallocated
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
 from trunkline.telemetry import metrics
-from trunkline.telephony.account_refresher import AccountRefresher
+from trunkline.telephony.accounts import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import AnswerFallback, CallbackKind
 from trunkline.telephony.carrier_registry import CarrierAccount

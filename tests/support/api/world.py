@@ -57,9 +57,8 @@ from trunkline.store.enrichments import Enriched, NewItem
 from trunkline.store.mailboxes import NewEvent
 from trunkline.store.tenants import PLATFORM, Tenant
 from trunkline.telemetry import metrics
-from trunkline.telephony.accounts import AccountService
+from trunkline.telephony.accounts import AccountService, Vault
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.credentials import Vault
 from trunkline.telephony.directory import CarrierDirectory
 from trunkline.testing.clock import ManualClock
 

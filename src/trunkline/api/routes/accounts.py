@@ -26,9 +26,8 @@ from trunkline.schema.accounts import Account, AccountChange, AccountUrls, Carri
 from trunkline.store import accounts, cooldowns
 from trunkline.store.accounts import ACCOUNTS, StoredAccount
 from trunkline.store.tenants import PLATFORM
-from trunkline.telephony.accounts import KNOWN_IN_S, AccountService
+from trunkline.telephony.accounts import KNOWN_IN_S, AccountService, Unopenable
 from trunkline.telephony.carrier_registry import NEEDS, CarrierConfigError
-from trunkline.telephony.credentials import Unopenable
 
 router = APIRouter(prefix=f"{API_ROOT}/accounts", tags=["accounts"])
 

@@ -37,7 +37,7 @@ from trunkline.in_time import in_time
 from trunkline.mailbox.inbox import Inbox
 from trunkline.store.mailboxes import NewEvent
 from trunkline.telemetry import bind, get_logger, metrics
-from trunkline.telephony.account_refresher import AccountRefresher
+from trunkline.telephony.accounts import AccountRefresher
 from trunkline.telephony.callbacks import CallbackKeys, is_fallback, verify_callback
 from trunkline.telephony.carrier import (
     CallbackKind,
