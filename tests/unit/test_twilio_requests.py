@@ -54,7 +54,9 @@ def twilio(answer: Callable[[str, Mapping[str, str]], Exchange]) -> tuple[Twilio
     session = Scripted(answer)
     keys = CallbackKeys.from_secrets(["secret"])
     account = CarrierAccount({"account_sid": "AC1", "auth_token": "token"}, keys, "https://api.example/")
-    return Twilio(account, session=session), session
+    carrier = Twilio(account)
+    carrier._session = session
+    return carrier, session
 
 
 async def listed(answer: Callable[[str, Mapping[str, str]], Exchange]) -> ListResult:

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from trunkline.clock import Clock
-from trunkline.http.connections import CarrierSession, HttpReply, basic
+from trunkline.http.connections import HttpReply, basic
 from trunkline.telephony.callbacks import basic_password, signed_attempt
 from trunkline.telephony.carrier import (
     Accepted,
@@ -105,11 +105,9 @@ class Exotel(ExotelDocuments, HttpCarrier):
     )
     terminal_statuses = frozenset(STATUSES.ended)
 
-    def __init__(
-        self, account: CarrierAccount, *, clock: Clock | None = None, session: CarrierSession | None = None
-    ) -> None:
+    def __init__(self, account: CarrierAccount, *, clock: Clock | None = None) -> None:
         given = account.credentials
-        super().__init__(account, basic(given["api_key"], given["api_token"]), clock, session)
+        super().__init__(account, basic(given["api_key"], given["api_token"]), clock)
         self._sid, self._app_id = given["sid"], given.get("app_id", "")
         self._calls_url = f"{self._base_url}/v1/Accounts/{self._sid}/Calls"
         self._passwords = [basic_password(self.name, account.name, key) for key in account.callback_keys.keys]
@@ -121,8 +119,23 @@ class Exotel(ExotelDocuments, HttpCarrier):
             return Rejected(
                 "refused", "no_app_id", retryable=True, blames="account", why="the account names no app_id"
             )
-        url, form = f"{self._calls_url}/connect.json", self._create_form(order)
-        return self.classify(await self._session.post(url, FORM, form, order.send_by_boottime_s))
+        form = [
+            ("From", order.to),
+            ("CallerId", order.from_),
+            ("Url", FLOW_URL.format(sid=self._sid, app_id=self._app_id)),
+            ("CallType", "trans"),
+            ("TimeLimit", str(min(order.time_limit_s, TIME_LIMIT_MAX_S))),
+            ("TimeOut", str(order.ring_timeout_s)),
+            ("CustomField", signed_attempt(order.attempt_id, self.name, self._callback_keys, order.agent)),
+            ("StatusCallback", self.entry_url(order.status_url)),
+            ("StatusCallbackEvents[]", "answered"),
+            ("StatusCallbackEvents[]", "terminal"),
+            ("StatusCallbackContentType", JSON),
+        ]
+        if order.recording_url:
+            form.append(("Record", "true"))
+        url, body = f"{self._calls_url}/connect.json", urlencode(form).encode()
+        return self.classify(await self._session.post(url, FORM, body, order.send_by_boottime_s))
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
         match await self.look_up(call_id):
@@ -178,24 +191,6 @@ class Exotel(ExotelDocuments, HttpCarrier):
             return url
         parts = urlsplit(url)
         return urlunsplit(parts._replace(netloc=f"{BASIC_USER}:{self._passwords[0]}@{parts.netloc}"))
-
-    def _create_form(self, order: CallOrder) -> bytes:
-        form = [
-            ("From", order.to),
-            ("CallerId", order.from_),
-            ("Url", FLOW_URL.format(sid=self._sid, app_id=self._app_id)),
-            ("CallType", "trans"),
-            ("TimeLimit", str(min(order.time_limit_s, TIME_LIMIT_MAX_S))),
-            ("TimeOut", str(order.ring_timeout_s)),
-            ("CustomField", signed_attempt(order.attempt_id, self.name, self._callback_keys, order.agent)),
-            ("StatusCallback", self.entry_url(order.status_url)),
-            ("StatusCallbackEvents[]", "answered"),
-            ("StatusCallbackEvents[]", "terminal"),
-            ("StatusCallbackContentType", JSON),
-        ]
-        if order.recording_url:
-            form.append(("Record", "true"))
-        return urlencode(form).encode()
 
     def _read(self, request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
         if not self._is_password_right(request):

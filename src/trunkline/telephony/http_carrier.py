@@ -75,18 +75,12 @@ class HttpCarrier(ABC):
     # Where recordings are that only the account may fetch.
     media_domains: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self,
-        account: CarrierAccount,
-        authorization: str,
-        clock: Clock | None = None,
-        session: CarrierSession | None = None,
-    ) -> None:
+    def __init__(self, account: CarrierAccount, authorization: str, clock: Clock | None) -> None:
         self._callback_keys = account.callback_keys
         self._base_url = (account.base_url or self.api_url).rstrip("/")
         self._authorization = authorization
         self._clock = clock or SystemClock()
-        self._session = session or CarrierSession(authorization, total_timeout_s=account.request_timeout_s)
+        self._session = CarrierSession(authorization, total_timeout_s=account.request_timeout_s)
 
     @staticmethod
     @abstractmethod

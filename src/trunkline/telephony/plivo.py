@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from trunkline.clock import Clock
-from trunkline.http.connections import CarrierSession, HttpReply, basic
+from trunkline.http.connections import HttpReply, basic
 from trunkline.moments import read_moment
 from trunkline.telephony.carrier import (
     Accepted,
@@ -99,19 +99,37 @@ class Plivo(PlivoDocuments, HttpCarrier):
     limits = Limits(starts_per_s=2.0, queues_excess=True, list_lag_s=120.0, looks_per_min=600, lists="none")
     terminal_statuses = frozenset(STATUSES.ended)
 
-    def __init__(
-        self, account: CarrierAccount, *, clock: Clock | None = None, session: CarrierSession | None = None
-    ) -> None:
+    def __init__(self, account: CarrierAccount, *, clock: Clock | None = None) -> None:
         auth_id, token = account.given("auth_id", "auth_token")
-        super().__init__(account, basic(auth_id, token), clock, session)
+        super().__init__(account, basic(auth_id, token), clock)
         self._auth_tokens = account.given("auth_token", "previous_auth_token", "main_auth_token")
         self._account_url = f"{self._base_url}/v1/Account/{auth_id}"
         self._calls_url = f"{self._account_url}/Call/"
 
     async def place(self, order: CallOrder) -> PlaceResult:
-        return self.classify(
-            await self._session.post(self._calls_url, JSON, _create_body(order), order.send_by_boottime_s)
-        )
+        body: dict[str, Any] = {
+            "from": order.from_.lstrip("+"),
+            "to": order.to.lstrip("+"),
+            "answer_url": order.answer_url + ASK_AGAIN,
+            "answer_method": "POST",
+            "ring_url": order.status_url + SEND_AGAIN,
+            "ring_method": "POST",
+            # Without it Plivo would send the end to the answer URL.
+            "hangup_url": order.status_url + SEND_AGAIN,
+            "hangup_method": "POST",
+            "ring_timeout": order.ring_timeout_s,
+            "time_limit": min(order.time_limit_s, TIME_LIMIT_MAX_S),
+        }
+        if order.fallback_url:
+            body |= {"fallback_url": order.fallback_url + ASK_AGAIN, "fallback_method": "POST"}
+        if order.machine_url:
+            body |= {
+                "machine_detection": "true",
+                "machine_detection_url": order.machine_url + SEND_AGAIN,
+                "machine_detection_method": "POST",
+            }
+        content, send_by_s = msgspec.json.encode(body), order.send_by_boottime_s
+        return self.classify(await self._session.post(self._calls_url, JSON, content, send_by_s))
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
         """Cancelling the request does not affect an answered call; deleting the call hangs it up."""
@@ -232,31 +250,6 @@ class Plivo(PlivoDocuments, HttpCarrier):
         body = json_object(reply.body)
         error = body.get("error")
         return None if error is None or "api_id" not in body else CarrierError(str(reply.status), str(error))
-
-
-def _create_body(order: CallOrder) -> bytes:
-    body: dict[str, Any] = {
-        "from": order.from_.lstrip("+"),
-        "to": order.to.lstrip("+"),
-        "answer_url": order.answer_url + ASK_AGAIN,
-        "answer_method": "POST",
-        "ring_url": order.status_url + SEND_AGAIN,
-        "ring_method": "POST",
-        # Without it Plivo would send the end to the answer URL.
-        "hangup_url": order.status_url + SEND_AGAIN,
-        "hangup_method": "POST",
-        "ring_timeout": order.ring_timeout_s,
-        "time_limit": min(order.time_limit_s, TIME_LIMIT_MAX_S),
-    }
-    if order.fallback_url:
-        body |= {"fallback_url": order.fallback_url + ASK_AGAIN, "fallback_method": "POST"}
-    if order.machine_url:
-        body |= {
-            "machine_detection": "true",
-            "machine_detection_url": order.machine_url + SEND_AGAIN,
-            "machine_detection_method": "POST",
-        }
-    return msgspec.json.encode(body)
 
 
 def _nothing_to_hang_up(seen: LookUpResult, only_unanswered: bool) -> HangUpResult:

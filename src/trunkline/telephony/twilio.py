@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from trunkline.clock import Clock
-from trunkline.http.connections import CarrierSession, HttpReply, basic
+from trunkline.http.connections import HttpReply, basic
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
@@ -101,11 +101,9 @@ class Twilio(TwilioDocuments, HttpCarrier):
     )
     terminal_statuses = frozenset(STATUSES.ended)
 
-    def __init__(
-        self, account: CarrierAccount, *, clock: Clock | None = None, session: CarrierSession | None = None
-    ) -> None:
+    def __init__(self, account: CarrierAccount, *, clock: Clock | None = None) -> None:
         sid, token = account.given("account_sid", "auth_token")
-        super().__init__(account, basic(sid, token), clock, session)
+        super().__init__(account, basic(sid, token), clock)
         # Webhooks are signed with the primary token; the previous one is accepted during a rotation.
         self._auth_tokens = account.given("auth_token", "previous_auth_token")
         self._account_url = f"{self._base_url}/2010-04-01/Accounts/{sid}"

@@ -118,11 +118,9 @@ class Vapi(VapiDocuments, HttpCarrier):
     limits = Limits(starts_per_s=10.0, queues_excess=True, list_lag_s=60.0)
     terminal_statuses = TERMINAL
 
-    def __init__(
-        self, account: CarrierAccount, *, clock: Clock | None = None, session: CarrierSession | None = None
-    ) -> None:
+    def __init__(self, account: CarrierAccount, *, clock: Clock | None = None) -> None:
         given = account.credentials
-        super().__init__(account, f"Bearer {given['api_key']}", clock, session)
+        super().__init__(account, f"Bearer {given['api_key']}", clock)
         self._webhook_secrets = account.given("webhook_secret", "previous_webhook_secret")
         self._assistant_id = given.get("assistant_id", "")
         self._credential_id = given.get("credential_id", "")
@@ -144,8 +142,29 @@ class Vapi(VapiDocuments, HttpCarrier):
         number_id = await self._number_id(order.from_)
         if isinstance(number_id, Rejected):
             return number_id
-        body = msgspec.json.encode(self._create_body(order, assistant_id, number_id))
-        return self.classify(await self._session.post(self._calls_url, JSON, body, order.send_by_boottime_s))
+        attempt, (shortest_s, longest_s) = str(order.attempt_id), TIME_LIMIT_S
+        key = {"idempotency_key": order.idempotency_key} if order.idempotency_key else {}
+        proof: dict[str, Any] = {"headers": {SECRET: self._webhook_secrets[0]}}
+        if self._credential_id:
+            proof = {"credentialId": self._credential_id}
+        body = {
+            "assistantId": assistant_id,
+            "phoneNumberId": number_id,
+            "customer": {"number": order.to, "externalId": attempt},
+            "name": attempt,
+            "assistantOverrides": {
+                "variableValues": {**order.metadata, "attempt": attempt},
+                "metadata": {"attempt": attempt} | key,
+                "maxDurationSeconds": min(max(order.time_limit_s, shortest_s), longest_s),
+                "transportConfigurations": [
+                    {"provider": "twilio", "timeout": min(order.ring_timeout_s, RING_TIMEOUT_MAX_S)}
+                ],
+                "serverMessages": list(MESSAGES),
+                "server": {"url": order.status_url, "timeoutSeconds": 20, "backoffPlan": BACKOFF, **proof},
+            },
+        }
+        content, send_by_s = msgspec.json.encode(body), order.send_by_boottime_s
+        return self.classify(await self._session.post(self._calls_url, JSON, content, send_by_s))
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
         call = await self._fetch(self._call_url(call_id))
@@ -229,33 +248,6 @@ class Vapi(VapiDocuments, HttpCarrier):
     async def aclose(self) -> None:
         await super().aclose()
         await self._control.aclose()
-
-    def _create_body(self, order: CallOrder, assistant_id: str, number_id: str) -> dict[str, Any]:
-        shortest_s, longest_s = TIME_LIMIT_S
-        attempt = str(order.attempt_id)
-        key = {"idempotency_key": order.idempotency_key} if order.idempotency_key else {}
-        return {
-            "assistantId": assistant_id,
-            "phoneNumberId": number_id,
-            "customer": {"number": order.to, "externalId": attempt},
-            "name": attempt,
-            "assistantOverrides": {
-                "variableValues": {**order.metadata, "attempt": attempt},
-                "metadata": {"attempt": attempt} | key,
-                "maxDurationSeconds": min(max(order.time_limit_s, shortest_s), longest_s),
-                "transportConfigurations": [
-                    {"provider": "twilio", "timeout": min(order.ring_timeout_s, RING_TIMEOUT_MAX_S)}
-                ],
-                "serverMessages": list(MESSAGES),
-                "server": self._server(order.status_url),
-            },
-        }
-
-    def _server(self, url: str) -> dict[str, Any]:
-        proof: dict[str, Any] = {"headers": {SECRET: self._webhook_secrets[0]}}
-        if self._credential_id:
-            proof = {"credentialId": self._credential_id}
-        return {"url": url, "timeoutSeconds": 20, "backoffPlan": BACKOFF, **proof}
 
     async def _number_id(self, e164: str) -> str | Rejected:
         """Vapi has its own id for each number, which is queried once."""
