@@ -142,12 +142,16 @@ class Vapi(VapiDocuments, HttpCarrier):
         number_id = await self._number_id(order.from_)
         if isinstance(number_id, Rejected):
             return number_id
+        body = msgspec.json.encode(self._create_body(order, assistant_id, number_id))
+        return self.classify(await self._session.post(self._calls_url, JSON, body, order.send_by_boottime_s))
+
+    def _create_body(self, order: CallOrder, assistant_id: str, number_id: str) -> dict[str, Any]:
         attempt, (shortest_s, longest_s) = str(order.attempt_id), TIME_LIMIT_S
         key = {"idempotency_key": order.idempotency_key} if order.idempotency_key else {}
         proof: dict[str, Any] = {"headers": {SECRET: self._webhook_secrets[0]}}
         if self._credential_id:
             proof = {"credentialId": self._credential_id}
-        body = {
+        return {
             "assistantId": assistant_id,
             "phoneNumberId": number_id,
             "customer": {"number": order.to, "externalId": attempt},
@@ -163,8 +167,6 @@ class Vapi(VapiDocuments, HttpCarrier):
                 "server": {"url": order.status_url, "timeoutSeconds": 20, "backoffPlan": BACKOFF, **proof},
             },
         }
-        content, send_by_s = msgspec.json.encode(body), order.send_by_boottime_s
-        return self.classify(await self._session.post(self._calls_url, JSON, content, send_by_s))
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
         call = await self._fetch(self._call_url(call_id))
