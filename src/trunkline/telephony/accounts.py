@@ -46,21 +46,35 @@ RefreshResult = Literal["looked", "unavailable"]
 def accounts_of(settings: Settings, keys: CallbackKeys) -> dict[AccountName, CarrierAccount]:
     """Those that the environment names: one for each carrier, under the name `default`. The settings refuse an
     incomplete account."""
+    twilio, plivo, exotel, vapi = settings.twilio, settings.plivo, settings.exotel, settings.vapi
+    given: dict[str, dict[str, str | SecretStr | None]] = {
+        "twilio": {"account_sid": twilio.account_sid, "auth_token": twilio.auth_token},
+        "plivo": {"auth_id": plivo.auth_id, "auth_token": plivo.auth_token},
+        "exotel": {
+            "sid": exotel.sid,
+            "api_key": exotel.api_key,
+            "api_token": exotel.api_token,
+            "app_id": exotel.app_id,
+            "time_zone": exotel.time_zone,
+        },
+        "vapi": {
+            "api_key": vapi.api_key,
+            "webhook_secret": vapi.webhook_secret,
+            "assistant_id": vapi.assistant_id,
+        },
+    }
+    base_urls = twilio.base_url, plivo.base_url, exotel.base_url, vapi.base_url
+    paces = twilio.starts_per_s, plivo.starts_per_s, exotel.starts_per_s, vapi.starts_per_s
     found = {}
-    for carrier, needs in NEEDS.items():
-        group = getattr(settings, carrier)
-        given = {name: value for name in needs.names if (value := getattr(group, name, None))}
-        if given.keys() >= set(needs.required):
-            plain = {
-                name: value.get_secret_value() if isinstance(value, SecretStr) else value
-                for name, value in given.items()
-            }
+    for carrier, base_url, starts_per_s in zip(given, base_urls, paces, strict=True):
+        credentials = {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in given[carrier].items()
+            if value
+        }
+        if credentials.keys() >= set(NEEDS[carrier].required):
             found[carrier, DEFAULT_ACCOUNT] = CarrierAccount(
-                plain,
-                keys,
-                group.base_url,
-                settings.carrier.request_timeout_s,
-                starts_per_s=group.starts_per_s,
+                credentials, keys, base_url, settings.carrier.request_timeout_s, starts_per_s=starts_per_s
             )
     return found
 
