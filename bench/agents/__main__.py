@@ -35,9 +35,9 @@ from bench.agents import proof, scenario
 from bench.agents.faults import FAULTS, Case, Strike
 from bench.agents.installation import Installation, open_installation
 from bench.agents.judge import Evidence, Verdict, judge
-from bench.agents.records import read_pods
 from bench.agents.scenario import ANSWERS_MIN, AWAY_MIN, Extent
 from bench.report import Report, finish
+from tests.support.agent.pod_records import read_pods
 
 PODS = (40, 20)
 WARM_UP_ANSWERS = 15

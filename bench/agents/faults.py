@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from bench.agents.fleet import PodGroup
 from bench.agents.installation import Installation
-from bench.agents.records import Span
 from bench.agents.scenario import LONG_RING_S, RING_S
+from tests.support.agent.pod_records import Span
 from tests.support.waiting import eventually
 from trunkline.telephony.simulator.ledger import Dial
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.agents.processes import Process
-from bench.agents.records import PodLife
+from bench.platform import ADMIN_KEY
+from tests.support.agent.pod_records import PodLife
 from tests.support.waiting import eventually
 
 TOGETHER, ALONE = 10, 10
@@ -34,7 +35,7 @@ class PodGroup:
 
     @property
     def log(self) -> Path:
-        return Path(self.process.command[5])
+        return Path(self.process.command[6])
 
 
 class Fleet:
@@ -84,10 +85,11 @@ class Fleet:
         command = [
             sys.executable,
             "-m",
-            "bench.agents.pod_process",
+            "tests.support.agent.pod_process",
             self._router_url,
-            # Read again by `PodGroup.log`.
+            ADMIN_KEY,
             version,
+            # Read again by `PodGroup.log`.
             str(self._folder / f"{place}.jsonl"),
             *names,
         ]

@@ -22,11 +22,11 @@ import asyncpg
 
 from bench._calls import load
 from bench.agents import proxy, scenario
-from bench.agents.engines import Machines, open_engines
 from bench.agents.fleet import Fleet
 from bench.agents.processes import Process
 from bench.agents.records import Attempt, Lead
 from bench.platform import ADMIN_KEY, SECRET_KEY, answered_of, dials_of
+from tests.support.embedded.machines import Machines, open_engines
 from trunkline.client import TrunklineClient
 from trunkline.embedded.ports import free_port
 from trunkline.store.migrate import migrate

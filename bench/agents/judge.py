@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from bench.agents import scenario
 from bench.agents.faults import Strike
-from bench.agents.records import Attempt, Lead, PodRecord, Served, Span
+from bench.agents.records import Attempt, Lead
+from tests.support.agent.pod_records import PodRecord, Served, Span
 from trunkline.telephony.simulator.answered_calls import AnsweredCall
 from trunkline.telephony.simulator.ledger import Dial, double_dials, over_capacity
 

@@ -6,10 +6,14 @@ kill and start processes by the dozen. What runs in a child is what `trunkline s
     server = ForkServer()
     process = server.start("dispatcher", environment, log_file)
     process.kill()
+
+Other programs of the tests run the same way: `start_program("tests.support.chaos.pods:main", arguments, …)`. A process
+whose environment names a `SURROUNDINGS` file has the clock and the names of hosts that this file says; see there.
 """
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import random
@@ -19,11 +23,12 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.faults.surroundings import SURROUNDINGS, surround
 from tests.support.waiting import eventually
 from trunkline import crashpoint
 
@@ -90,14 +95,25 @@ class ForkServer:
         self._reader.start()
 
     def start(self, roles: str, environment: Mapping[str, str], log: Path) -> RoleProcess:
+        return self._order(roles, environment, log, {})
+
+    def start_program(
+        self, program: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> RoleProcess:
+        """`program` is `module:function`, which gets the arguments."""
+        return self._order(program, environment, log, {"arguments": list(arguments)})
+
+    def _order(
+        self, what: str, environment: Mapping[str, str], log: Path, more: Mapping[str, object]
+    ) -> RoleProcess:
         assert self._popen.stdin is not None
-        order = {"roles": roles, "environment": dict(environment), "log": str(log)}
+        order = {"run": what, "environment": dict(environment), "log": str(log), **more}
         with self._news:
             self._popen.stdin.write(json.dumps(order) + "\n")
             self._popen.stdin.flush()
             if not self._news.wait_for(lambda: self._started, timeout=30):
                 raise AssertionError("the fork server does not answer")
-            return RoleProcess(roles, self._started.pop(), log, self)
+            return RoleProcess(what, self._started.pop(), log, self)
 
     def close(self) -> None:
         assert self._popen.stdin is not None
@@ -166,7 +182,10 @@ def _end_all(children: set[int]) -> None:
 
 
 def _import_everything() -> None:
-    import trunkline.cli.running  # noqa: F401
+    import trunkline.agent.agent
+    import trunkline.cli.running
+    import trunkline.jobs
+    import trunkline.mailbox  # noqa: F401
 
 
 def _reap(children: set[int]) -> None:
@@ -193,7 +212,11 @@ def _live(order: dict[str, Any]) -> None:
         os.environ.clear()
         os.environ.update(order["environment"])
         _be_oneself()
-        _run(order["roles"])
+        if "arguments" in order:
+            module, _, function = order["run"].partition(":")
+            getattr(importlib.import_module(module), function)(*order["arguments"])
+        else:
+            _run(order["run"])
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -216,6 +239,8 @@ def _be_oneself() -> None:
     uuid_utils.reseed_rng()
     random.seed()
     crashpoint._fuse = crashpoint.fuse_from(os.environ)
+    if SURROUNDINGS in os.environ:
+        surround(Path(os.environ[SURROUNDINGS]))
 
 
 def _run(roles: str) -> None:

@@ -11,8 +11,9 @@ from bench.agents.__main__ import PODS, is_enough
 from bench.agents.faults import FAULTS, Strike, rings
 from bench.agents.judge import Evidence, Verdict, judge
 from bench.agents.proof import judged_again
-from bench.agents.records import Attempt, Lead, PodRecord, Served, Span
+from bench.agents.records import Attempt, Lead
 from bench.agents.scenario import AWAY_MIN
+from tests.support.agent.pod_records import PodRecord, Served, Span
 from trunkline.telephony.simulator.answered_calls import AnsweredCall, DocumentRecord, StreamRecord
 from trunkline.telephony.simulator.ledger import Dial
 

@@ -1,9 +1,9 @@
 """A process of agent pods: honest agents of the library that write down every call they truly have.
 
-    python -m bench.agents.pod_process <router url> <version> <log file> <name> [<name> …]
+    python -m tests.support.agent.pod_process <router url> <API key> <version> <log file> <name> [<name> …]
 
 SIGTERM drains and ends it, as a rollout does. SIGUSR1 makes it refuse every stream, SIGUSR2 leave every handshake
-unanswered, while its heartbeats go on; SIGHUP makes it well again.
+unanswered, SIGWINCH swallow the cancellation of its calls, while its heartbeats go on; SIGHUP makes it well again.
 """
 
 import asyncio
@@ -12,20 +12,22 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import uvloop
 from aiohttp import web
 
-from bench.agents.records import PodEvent
-from bench.platform import ADMIN_KEY
+from tests.support.agent.pod_records import PodEvent
 from trunkline.agent.agent import STREAM_PATH, Agent
 from trunkline.agent.call import Call
 from trunkline.agent.echo import converse
 from trunkline.agent.settings import AgentSettings
 
 HOST = "127.0.0.1"
+# How long the handler of a call goes on that swallows its cancellation.
+STUBBORN_S = 3.0
 
 
 class PodLog:
@@ -39,11 +41,11 @@ class PodLog:
 
 
 class Pods:
-    def __init__(self, router_url: str, log: PodLog, version: str, names: list[str]):
+    def __init__(self, router_url: str, api_key: str, log: PodLog, version: str, names: Sequence[str]):
         self._log = log
         # Nothing else is said: the heartbeat is the library's own.
         self._settings = [
-            AgentSettings(router_url=router_url, api_key=ADMIN_KEY, pod_ip=HOST, pod_name=name)
+            AgentSettings(router_url=router_url, api_key=api_key, pod_ip=HOST, pod_name=name)
             for name in names
         ]
         self._version = version
@@ -57,6 +59,7 @@ class Pods:
         for number, illness in (
             (signal.SIGUSR1, "refuses"),
             (signal.SIGUSR2, "is silent"),
+            (signal.SIGWINCH, "is stubborn"),
             (signal.SIGHUP, ""),
         ):
             loop.add_signal_handler(number, self._fall_ill, illness)
@@ -83,6 +86,10 @@ class Pods:
             self._log.write(settings.pod_name, "began", call.call_sid)
             try:
                 await converse(call)
+            except asyncio.CancelledError:
+                if self.illness != "is stubborn":
+                    raise
+                await asyncio.sleep(STUBBORN_S)
             finally:
                 self._log.write(settings.pod_name, "ended", call.call_sid)
 
@@ -105,6 +112,10 @@ class Pods:
         return await agent.stream(request)
 
 
-if __name__ == "__main__":
+def main(router_url: str, api_key: str, version: str, log: str, *names: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    uvloop.run(Pods(sys.argv[1], PodLog(Path(sys.argv[3])), sys.argv[2], sys.argv[4:]).run())
+    uvloop.run(Pods(router_url, api_key, PodLog(Path(log)), version, names).run())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
