@@ -21,11 +21,12 @@ import aiohttp
 import asyncpg
 
 from bench._calls import load
-from bench.agents import proxy, scenario
+from bench.agents import scenario
 from bench.agents.fleet import Fleet
 from bench.agents.processes import Process
 from bench.agents.records import Attempt, Lead
 from bench.platform import ADMIN_KEY, SECRET_KEY, answered_of, dials_of
+from tests.support.api import deployed_nginx
 from tests.support.embedded.machines import Machines, open_engines
 from trunkline.client import TrunklineClient
 from trunkline.embedded.ports import free_port
@@ -169,7 +170,7 @@ async def open_installation(
         carrier_url, bench_url = await _carrier(stack, folder, ring_s)
         ports = {f"{role}-{n}": free_port() for role in roles for n in range(1, each + 1)}
         address = await stack.enter_async_context(
-            proxy.serving(_urls(ports, "api"), _urls(ports, "router"), folder / "nginx")
+            deployed_nginx.serving(_urls(ports, "api"), _urls(ports, "router"), ADMIN_KEY, folder / "nginx")
         )
         environ = _environ(engines, address, pods)
         processes = {name: _role(name, port, environ, folder) for name, port in ports.items()}

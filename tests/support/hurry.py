@@ -9,9 +9,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import Protocol
 
-from tests.support.installation import AWAY, Installation
+import asyncpg
 
+from trunkline.store.database import UNAVAILABLE, Database
+
+# What a test sees of a Postgres that somebody is restarting.
+AWAY: tuple[type[BaseException], ...] = (*UNAVAILABLE, asyncpg.PostgresError)
 SETTLED_S = 4.0
 STEP_S = 120.0
 EVERY_S = 0.4
@@ -62,7 +67,14 @@ WHERE holds_channel
 """
 
 
-async def pass_time(place: Installation, seconds: float) -> datetime:
+class Place(Protocol):
+    """An installation, whose Postgres has the triggers of `tests.support.installation`."""
+
+    @property
+    def database(self) -> Database: ...
+
+
+async def pass_time(place: Place, seconds: float) -> datetime:
     """As if so many seconds had passed for calls that hold a channel, and for whoever looks for their ends. The moment
     at which they had."""
     async with place.database.connection() as conn:
@@ -71,7 +83,7 @@ async def pass_time(place: Installation, seconds: float) -> datetime:
     return now
 
 
-async def hurry_once(place: Installation, settled_s: float = SETTLED_S) -> None:
+async def hurry_once(place: Place, settled_s: float = SETTLED_S) -> None:
     try:
         async with place.database.connection() as conn:
             await conn.execute(_AGE_ATTEMPTS, settled_s, STEP_S)
@@ -82,7 +94,7 @@ async def hurry_once(place: Installation, settled_s: float = SETTLED_S) -> None:
 
 
 @asynccontextmanager
-async def hurrying(place: Installation, settled_s: float = SETTLED_S) -> AsyncIterator[None]:
+async def hurrying(place: Place, settled_s: float = SETTLED_S) -> AsyncIterator[None]:
     """For the length of the block."""
 
     async def keep_hurrying() -> None:

@@ -44,7 +44,28 @@ class Machines:
         await postgres.stop()
         await postgres.start()
 
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    async def revive(self) -> None:
+        """Start again whichever engine has ended by itself."""
+        if not psutil.pid_exists(self.valkey_pid) or psutil.Process(self.valkey_pid).status() == "zombie":
+            await self._valkey.exited()
+            await self._valkey.start()
+        if not psutil.pid_exists(self._postgres().pid):
+            await self._postgres().exited()
+            await self._postgres().start()
+
     # Postgres
+
+    async def end_postgres(self, how: signal.Signals) -> None:
+        """SIGINT is a fast shutdown, SIGQUIT an immediate one."""
+        if how is signal.SIGKILL:
+            await self.kill_postgres()
+        else:
+            os.kill(self._postgres().pid, how)
+            await self._postgres().exited()
 
     async def kill_postgres(self) -> None:
         """With every process of it, so that no connection goes on."""
@@ -60,6 +81,13 @@ class Machines:
         await self._postgres().start()
 
     # Valkey
+
+    @property
+    def valkey_pid(self) -> int:
+        return self._valkey.pid
+
+    def valkey_client(self) -> Any:
+        return self._valkey.client()
 
     async def kill_valkey(self) -> None:
         os.kill(self._valkey.pid, signal.SIGKILL)

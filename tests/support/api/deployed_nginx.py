@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bench.platform import ADMIN_KEY
 from tests.support.api import nginx
 
-TEMPLATE = Path(__file__).parent.parent.parent / "deploy" / "nginx" / "self-registered.conf.template"
+TEMPLATE = Path(__file__).parents[3] / "deploy" / "nginx" / "self-registered.conf.template"
 # Locations of carriers and of everybody else but the pods.
 _OF_API = re.compile(r"^  location (?:~ \^/webhooks|/webhooks/|/ \{).*?^  \}$", re.MULTILINE | re.DOTALL)
 # For whoever looks for the reason of something.
@@ -19,12 +18,14 @@ access_log ${LOG} requests;
 
 
 @asynccontextmanager
-async def serving(api: Sequence[str], router: Sequence[str], folder: Path) -> AsyncIterator[str]:
+async def serving(
+    api: Sequence[str], router: Sequence[str], router_key: str, folder: Path
+) -> AsyncIterator[str]:
     """`host:port` where it listens."""
     values = {
         "APIS": nginx.servers(*api),
         "ROUTERS": nginx.servers(*router),
-        "ROUTER_KEY": ADMIN_KEY,
+        "ROUTER_KEY": router_key,
         "FALLBACK": "127.0.0.1:1",  # there are no agents outside the pools
         "LOG": str(folder / "requests.log"),
     }
@@ -42,5 +43,5 @@ def _write_template(folder: Path) -> Path:
 def _derived(template: str) -> str:
     led, count = _OF_API.subn(lambda found: found[0].replace("http://router", "http://api"), template)
     if count < 3:
-        raise RuntimeError(f"{TEMPLATE} has other locations than this benchmark knows")
+        raise RuntimeError(f"{TEMPLATE} has other locations than this knows")
     return f"{_LOG}upstream api {{ zone api 64k; ${{APIS}} keepalive 16; }}\n{led}"
