@@ -84,8 +84,6 @@ async def _run(plans: Sequence[Plan], is_minimising: bool, keep: Path | None) ->
 def _say(verdict: Verdict) -> None:
     for violation in verdict.violations:
         print(f"  VIOLATION {violation}", flush=True)  # noqa: T201
-    if verdict.violations:
-        print(verdict.tails, flush=True)  # noqa: T201
     print(f"run {json.dumps(verdict.line())}", flush=True)  # noqa: T201
 
 

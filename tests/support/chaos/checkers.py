@@ -128,7 +128,8 @@ def reasons_to_wait_hold(evidence: Evidence) -> Iterator[str]:
     stopped = {entry.subject for entry in evidence.diary if entry.what == "campaign stopped"}
     for row in evidence.waiting:
         if row.campaign_id in closed:
-            expected: tuple[str, ...] = ("window",)
+            # Its due time is put to the next opening.
+            expected: tuple[str, ...] = ("window", "due")
         elif row.merchant_id == tenancy.CLINIC:
             expected = ("attempts_per_day", "recent_contact", "limits", "budget")
         else:

@@ -234,15 +234,6 @@ class World:
     def surroundings(self, name: str) -> Path:
         return self.folder / f"{name}.surroundings"
 
-    def tails(self, lines: int = 12) -> str:
-        """The last lines of every process, for a run that fails."""
-        parts = []
-        for name in (*PROCESSES, *APPLICATIONS):
-            log = self.folder / f"{name}.log"
-            text = log.read_text(errors="replace").splitlines() if log.exists() else []
-            parts.append(f"--- {name}\n" + "\n".join(text[-lines:]))
-        return "\n".join(parts)
-
     def _environment(self, name: str) -> dict[str, str]:
         path = self.surroundings(name)
         if not path.exists():

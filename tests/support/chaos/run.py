@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,8 +65,6 @@ class Verdict:
     # From healing until nothing was left to do.
     quiet_after_s: float = 0.0
     took_s: float = 0.0
-    # For whoever looks for the reason.
-    tails: str = ""
 
     @property
     def counts(self) -> bool:
@@ -113,11 +110,11 @@ async def run(machine: Machine, plan: Plan) -> Verdict:
             world, diary.entries, waiting=waiting, processes=processes, left_in_valkey=left, struck=struck
         )
         broken += violations(evidence)
-        return _verdict(evidence, diary, broken, quiet_after_s, time.monotonic() - began_s, world)
+        return _verdict(evidence, diary, broken, quiet_after_s, time.monotonic() - began_s)
 
 
 def _verdict(
-    evidence: Evidence, diary: Diary, broken: list[str], quiet_after_s: float, took_s: float, world: World
+    evidence: Evidence, diary: Diary, broken: list[str], quiet_after_s: float, took_s: float
 ) -> Verdict:
     return Verdict(
         evidence.plan,
@@ -133,7 +130,6 @@ def _verdict(
         strikes=[strike.fault for strike, _, _ in evidence.struck],
         quiet_after_s=quiet_after_s,
         took_s=took_s,
-        tails=world.tails() if broken else "",
     )
 
 
@@ -254,7 +250,3 @@ async def _at_rest(world: World) -> list[ProcessState]:
 
 def _lines(log: Path) -> int:
     return log.read_bytes().count(b"\n") if log.exists() else 0
-
-
-async def run_all(machine: Machine, plans: Sequence[Plan]) -> list[Verdict]:
-    return [await run(machine, plan) for plan in plans]

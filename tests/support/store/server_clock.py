@@ -28,10 +28,11 @@ BEGIN
     END LOOP;
     -- Functions that look for their tables in the schema in which they were made.
     FOR found IN
-        SELECT p.oid::regprocedure AS relation FROM pg_proc AS p
+        SELECT p.oid::regprocedure AS relation, p.pronamespace::regnamespace AS home FROM pg_proc AS p
         WHERE EXISTS (SELECT FROM unnest(p.proconfig) AS c (setting) WHERE c.setting LIKE 'search_path=%')
     LOOP
-        EXECUTE format('ALTER FUNCTION %s SET search_path = settable_clock, pg_catalog, public', found.relation);
+        EXECUTE format('ALTER FUNCTION %s SET search_path = settable_clock, pg_catalog, %s, public',
+                       found.relation, found.home);
     END LOOP;
     EXECUTE format('ALTER DATABASE %I SET search_path = settable_clock, pg_catalog, public', current_database());
 END $$;
