@@ -12,6 +12,7 @@ The plan of every run is printed. The last line is JSON, and the exit status tel
 import argparse
 import asyncio
 import json
+import logging
 import sys
 import tempfile
 from collections import Counter
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--minimise", action="store_true", help="leave out faults while it still fails")
     parser.add_argument("--keep", type=Path, help="a folder in which the logs of every run stay")
     options = parser.parse_args()
+    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # Postgres is away now and then
     plans = list(_plans(options))
     sys.exit(asyncio.run(_run(plans, options.minimise, options.keep)))
 

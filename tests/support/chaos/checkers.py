@@ -30,6 +30,8 @@ UNANSWERED = frozenset({"NO_ANSWER", "BUSY"})
 FREE_S = 3.0
 # Pace is kept per second; two clocks and the way to the carrier may push one start into its neighbour.
 PACE_SLACK = 1
+# Faults that may leave a role without a process, and how long it takes until one listens again.
+PROCESS_FAULTS, BACK_WITHIN_S = ("process ", "platform "), 6.0
 # A process at rest.
 LOG_LINES_PER_S_MAX, RSS_MB_MAX, CONNECTIONS_MAX = 20.0, 500.0, 40
 
@@ -206,10 +208,14 @@ def nobody_waits_beside_a_free_agent(evidence: Evidence) -> Iterator[str]:
 
 
 def answers_are_documents(evidence: Evidence) -> Iterator[str]:
+    """What nginx says while all processes of a role are down is not ours to say."""
     for call in evidence.answered:
-        bad = sum(document.bad for document in call.documents)
-        if bad:
-            yield f"I9: {bad} answers to {call.carrier} for {call.call_id} were no documents"
+        for document in call.documents:
+            if document.bad and not _is_struck(evidence, document.asked_at, PROCESS_FAULTS):
+                yield (
+                    f"I9: {call.carrier} asked for {document.kind} of {call.call_id} and got no document: "
+                    f"{document.statuses}"
+                )
 
 
 def stops_are_kept(evidence: Evidence) -> Iterator[str]:
@@ -478,6 +484,13 @@ def _calm(evidence: Evidence, began_s: float, ended_s: float) -> Iterator[tuple[
             return
     if ended_s - at_s >= FREE_S:
         yield at_s, ended_s
+
+
+def _is_struck(evidence: Evidence, moment_s: float, kinds: tuple[str, ...]) -> bool:
+    return any(
+        strike.fault.startswith(kinds) and began_s <= moment_s <= ended_s + BACK_WITHIN_S
+        for strike, began_s, ended_s in evidence.struck
+    )
 
 
 def _free_pod(pods: Sequence[PodRecord], began_s: float, ended_s: float) -> str | None:

@@ -15,9 +15,10 @@ import aiohttp
 import asyncpg
 import msgspec
 
-from tests.support.chaos.machine import APPLICATIONS, AWAY, PROCESSES, World
+from tests.support.chaos.machine import APPLICATIONS, PROCESSES, World, listening
 from tests.support.chaos.plan import Kind, Strike
 from tests.support.faults import surroundings
+from tests.support.hurry import AWAY
 from tests.support.store import server_clock
 from tests.support.waiting import eventually
 from trunkline.telephony.simulator.faults import Faults, ReplyFault, WebhookFault
@@ -89,13 +90,14 @@ async def stopped_at_point(world: World, strike: Strike) -> None:
 
 
 async def rolled(world: World, _strike: Strike) -> None:
-    """Every process of the platform is replaced, one after the other."""
+    """Every process of the platform is replaced, one after the other: the next one when the successor listens."""
     for name in PROCESSES:
         old = world.processes[name]
         old.signal(signal.SIGTERM)
         with suppress(AssertionError):
-            await old.ended(timeout_s=3)
-        await asyncio.sleep(0.1)
+            await old.ended(timeout_s=6)
+            await eventually(lambda: world.processes[name] is not old, timeout_s=3)  # noqa: B023, awaited here
+            await listening(world.machine.ports[name], timeout_s=6)
 
 
 async def _restarted(
@@ -288,7 +290,7 @@ def carrier_misbehaves(**faults: Any) -> Inflict:
             }
         )
         await asyncio.sleep(strike.for_s)
-        world.carrier.faults = Faults(**world.plan.carrier)  # type: ignore[arg-type]
+        world.carrier.faults = world.plan.carrier_faults()
 
     return inflict
 

@@ -48,7 +48,6 @@ from trunkline.store.database import Database, connect
 from trunkline.store.migrate import migrate
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
 from trunkline.telephony.simulator.behaviour import Behaviour
-from trunkline.telephony.simulator.faults import Faults
 
 ROLES = ("api", "dispatcher", "mailbox", "jobs", "router", "control")
 EACH = 2
@@ -180,12 +179,6 @@ class World:
                     self.start(name)
             await asyncio.sleep(BACK_AFTER_S)
 
-    async def is_ready(self, name: str) -> None:
-        """Its own `/ready` is answered."""
-        await eventually(
-            lambda: _is_listening(self.machine.ports[name]), timeout_s=READY_LIMIT_S, what=f"{name} listens"
-        )
-
     # Pods
 
     def start_pods(self, names: Sequence[str]) -> Pods:
@@ -239,27 +232,12 @@ class World:
         if not path.exists():
             surroundings.write(path)
         is_cut = name.endswith("-2")
-        port = self.machine.ports.get(name, 0)
-        address = self.machine.address
-        return {
-            **HORIZONS,
-            "PATH": os.environ.get("PATH", os.defpath),
-            surroundings.SURROUNDINGS: str(path),
-            "DATABASE_URL": self.to_postgres.url if is_cut else self.database_url,
-            "REDIS_URL": self.to_valkey.url if is_cut else self.engines.redis_url,
-            "DATABASE_POOL_SIZE": "4",
-            "TRUNKLINE_DOMAIN": self.domain,
-            "ROUTER_KEY_PREFIX": f"{self.domain}-voice",
-            "HTTP_PORT": str(port),
-            "METRICS_PORT": "0",
-            "PUBLIC_BASE_URL": f"http://{address}",
-            "VOICE_AGENT_BASE_URL": f"ws://{address}",
-            "TRUNKLINE_SECRET_KEY": SECRET_KEY,
-            "TRUNKLINE_ADMIN_KEY": ADMIN_KEY,
-            "RESTORE_GUARD": "witness",
-            "LOG_FORMAT": "json",
-            "POD_NAME": name,
-        }
+        return self.machine.environment(
+            name,
+            self.domain,
+            self.to_postgres.url if is_cut else self.database_url,
+            self.to_valkey.url if is_cut else self.engines.redis_url,
+        ) | {surroundings.SURROUNDINGS: str(path)}
 
 
 @dataclass
@@ -285,6 +263,27 @@ class Machine:
 
     def database_url(self, name: str) -> str:
         return urlsplit(self.engines.database_url)._replace(path=f"/{name}").geturl()
+
+    def environment(self, name: str, domain: str, database_url: str, redis_url: str) -> dict[str, str]:
+        """Of one process of the platform."""
+        return {
+            **HORIZONS,
+            "PATH": os.environ.get("PATH", os.defpath),
+            "DATABASE_URL": database_url,
+            "REDIS_URL": redis_url,
+            "DATABASE_POOL_SIZE": "4",
+            "TRUNKLINE_DOMAIN": domain,
+            "ROUTER_KEY_PREFIX": f"{domain}-voice",
+            "HTTP_PORT": str(self.ports.get(name, 0)),
+            "METRICS_PORT": "0",
+            "PUBLIC_BASE_URL": self.url,
+            "VOICE_AGENT_BASE_URL": f"ws://{self.address}",
+            "TRUNKLINE_SECRET_KEY": SECRET_KEY,
+            "TRUNKLINE_ADMIN_KEY": ADMIN_KEY,
+            "RESTORE_GUARD": "witness",
+            "LOG_FORMAT": "json",
+            "POD_NAME": name,
+        }
 
     @classmethod
     @asynccontextmanager
@@ -326,7 +325,7 @@ class Machine:
                 seed=plan.seed,
                 time_scale=TIME_SCALE,
                 behaviour=PEOPLE,
-                faults=Faults(**plan.carrier),
+                faults=plan.carrier_faults(),
                 patience_s=6.0,
             )
             carrier = await stack.enter_async_context(Simulator(config))
@@ -363,8 +362,8 @@ class Machine:
                 world.start(each)
             supervisor = asyncio.create_task(world.supervise(), name="supervisor")
             stack.push_async_callback(_cancelled, supervisor)
-            for each in self.ports:
-                await world.is_ready(each)
+            for port in self.ports.values():
+                await listening(port)
             world.start_pods([f"pod-{n}" for n in range(TOGETHER)])
             for n in range(TOGETHER, TOGETHER + ALONE):
                 world.start_pods([f"pod-{n}"])
@@ -375,29 +374,17 @@ class Machine:
         await self._execute('CREATE DATABASE "template_tenants"')
         url = self.database_url("template_tenants")
         await migrate(url)
-        world = World(
-            Plan(0, 0.0),
-            self,
-            self.folder,
-            url,
-            "template",
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,  # type: ignore[arg-type]
-        )
-        world.start("api-1")
+        environment = self.environment("api-1", "template", url, self.engines.redis_url)
+        process = self.fork_server.start("api", environment, self.folder / "tenants.log")
+        port = self.ports["api-1"]
         try:
-            await world.is_ready("api-1")
-            api = f"http://127.0.0.1:{self.ports['api-1']}"
-            self.tenancy = await tenancy.enter(api, url, self.engines.redis_url, self.carrier_url)
+            await listening(port)
+            self.tenancy = await tenancy.enter(
+                f"http://127.0.0.1:{port}", url, self.engines.redis_url, self.carrier_url
+            )
         finally:
-            world.processes["api-1"].kill()
-            await world.processes["api-1"].ended()
+            process.kill()
+            await process.ended()
         await self._execute('CREATE DATABASE "settable" TEMPLATE "template_tenants"')
         await server_clock.make_settable(self.database_url("settable"))
 
@@ -427,6 +414,10 @@ def _file_system(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def listening(port: int, *, timeout_s: float = READY_LIMIT_S) -> None:
+    await eventually(lambda: _is_listening(port), timeout_s=timeout_s, what=f"port {port} is listened on")
 
 
 async def _is_listening(port: int) -> bool:

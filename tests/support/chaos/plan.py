@@ -5,8 +5,11 @@ A plan is all that a run needs to be run again. When exactly a fault meets which
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
+
+from trunkline.telephony.simulator.faults import Faults
 
 # How long tenants use the platform while faults strike.
 LASTS_S = 11.0
@@ -20,7 +23,7 @@ SHARES = (
     "webhook_reordered", "webhook_late",
 )  # fmt: skip
 SHARE_MAX = 0.06
-AMOUNTS: Mapping[str, object] = {
+AMOUNTS: Mapping[str, Any] = {
     "slow_reply_s": (0.1, 0.8),
     "reply_lost_s": 2.0,
     "webhook_late_s": (0.2, 2.0),
@@ -41,8 +44,12 @@ class Strike(msgspec.Struct, frozen=True, omit_defaults=True):
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: int
     lasts_s: float = LASTS_S
-    carrier: dict[str, object] = {}
+    # Fields of the simulator's `Faults`.
+    carrier: dict[str, Any] = {}
     strikes: tuple[Strike, ...] = ()
+
+    def carrier_faults(self, **more: Any) -> Faults:
+        return msgspec.convert({**self.carrier, **more}, Faults)
 
     @property
     def sets_engine_clock(self) -> bool:
@@ -81,7 +88,7 @@ def drawn(seed: int, kinds: Mapping[str, Kind], *, lasts_s: float = LASTS_S) -> 
         )
         gap_s = (lasts_s - 2.0) / max(count, 1)
         at_s += gap_s * (0.2 if chance.random() < TOGETHER else chance.uniform(0.8, 1.6))
-    carrier: dict[str, object] = {
+    carrier: dict[str, Any] = {
         share: round(chance.uniform(0.0, SHARE_MAX), 3) for share in SHARES if chance.random() < 0.7
     }
     return Plan(seed, lasts_s, {**carrier, **AMOUNTS}, tuple(each for each in strikes if each.at_s < lasts_s))

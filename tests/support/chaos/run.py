@@ -12,9 +12,9 @@ from tests.support.chaos import faults
 from tests.support.chaos.checkers import answered_without_agent, violations
 from tests.support.chaos.evidence import Evidence, ProcessState, Waiting, gather
 from tests.support.chaos.load import Diary, Tenants
-from tests.support.chaos.machine import AWAY, PROCESSES, Machine, World
+from tests.support.chaos.machine import PROCESSES, Machine, World
 from tests.support.chaos.plan import Plan, Strike
-from tests.support.hurry import hurrying
+from tests.support.hurry import AWAY, hurrying
 from tests.support.waiting import eventually
 from trunkline.bus import channels, epoch
 from trunkline.client import ApiError, Unreachable
@@ -40,7 +40,8 @@ SELECT (SELECT count(*) FROM leads WHERE status = 'PROCESSING'
 """
 _WHAT_IS_LEFT = {
     "leads": "SELECT id, merchant_id, campaign_id, status, due_at - clock_timestamp() AS due_in, attempt_count"
-    " FROM leads WHERE status = 'PROCESSING' OR (status = 'BACKLOG' AND due_at < clock_timestamp() + interval '1 minute') LIMIT 8",
+    " FROM leads WHERE status = 'PROCESSING'"
+    " OR (status = 'BACKLOG' AND due_at < clock_timestamp() + interval '1 minute') LIMIT 8",
     "attempts": "SELECT id, lead_id, carrier, state, end_reason, carrier_call_id, clock_timestamp() - intent_at AS age,"
     " next_check_at - clock_timestamp() AS check_in, dialer FROM attempts WHERE holds_channel LIMIT 8",
     "mailboxes": "SELECT kind, key, processing_status, failures, last_error FROM mailboxes"

@@ -107,7 +107,9 @@ class Tenancy:
 
 async def enter(api_url: str, database_url: str, redis_url: str, carrier_url: str) -> Tenancy:
     """Everything above, by the API; then the triggers that watch."""
-    urls, accounts, numbers = {}, {}, {}
+    urls: dict[str, dict[str, str]] = {}
+    accounts: dict[str, str] = {}
+    numbers: dict[str, str] = {}
     async with TrunklineClient(api_url, ADMIN_KEY) as client:
         for carrier, credentials in CREDENTIALS.items():
             account = await client.create_account(
@@ -119,9 +121,9 @@ async def enter(api_url: str, database_url: str, redis_url: str, carrier_url: st
             )
             accounts[carrier] = str(account.id)
         async with _session(api_url) as session:
-            for carrier, account_id in accounts.items():
+            for name, account_id in accounts.items():
                 async with session.get(f"/api/v1/accounts/{account_id}/urls") as answer:
-                    urls[carrier] = await answer.json()
+                    urls[name] = await answer.json()
         await client.create_reseller(RESELLER, "Acme")
         for pool in (POOL, INBOUND_POOL, ASSISTED_POOL, SPARE_POOL):
             await client.create_pool(pool, pool, reseller_id=RESELLER)

@@ -40,8 +40,8 @@ def surround(path: Path) -> None:
             host = HOST
         return await true_lookup(loop, host, *args, **named)
 
-    SystemClock.now = now  # type: ignore[method-assign]
-    uvloop.Loop.getaddrinfo = getaddrinfo  # type: ignore[method-assign]
+    setattr(SystemClock, "now", now)  # noqa: B010, mypy refuses the assignment
+    setattr(uvloop.Loop, "getaddrinfo", getaddrinfo)  # noqa: B010
 
 
 def _read(path: Path) -> dict[str, Any]:
