@@ -32,6 +32,8 @@ FREE_S = 3.0
 PACE_SLACK = 1
 # Faults that may leave a role without a process, and how long it takes until one listens again.
 PROCESS_FAULTS, BACK_WITHIN_S = ("process ", "platform "), 6.0
+# A revocation holds everywhere after so long.
+REVOKED_WITHIN_S = 10.0
 # A process at rest.
 LOG_LINES_PER_S_MAX, RSS_MB_MAX, CONNECTIONS_MAX = 20.0, 500.0, 40
 
@@ -190,8 +192,12 @@ def nobody_sees_strangers(evidence: Evidence) -> Iterator[str]:
     for entry in evidence.diary:
         if entry.what == "listed" and entry.detail["strangers"]:
             yield f"I8: a key of {entry.subject} saw leads {entry.detail['strangers'][:3]}"
-        if entry.what == "key used":
-            yield f"I8: key {entry.subject} was accepted more than a second after it was revoked"
+
+
+def revoked_keys_are_refused(evidence: Evidence) -> Iterator[str]:
+    for key, since_s in evidence.still_accepted:
+        if since_s > REVOKED_WITHIN_S:
+            yield f"I8: key {key} is accepted {since_s:.0f} s after it was revoked"
 
 
 def nobody_waits_beside_a_free_agent(evidence: Evidence) -> Iterator[str]:
@@ -383,6 +389,7 @@ CHECKERS: Sequence[Checker] = (
     facts_never_go_back,
     outcomes_as_the_ledger_tells,
     nobody_sees_strangers,
+    revoked_keys_are_refused,
     nobody_waits_beside_a_free_agent,
     answers_are_documents,
     stops_are_kept,

@@ -113,6 +113,8 @@ class Evidence:
     # What Valkey still held at rest, in a sentence; empty: nothing.
     left_in_valkey: str = ""
     forged: Sequence[int] = ()
+    # Keys that were revoked and are still accepted, with the seconds since the answer.
+    still_accepted: Sequence[tuple[str, float]] = ()
     # When each strike began and was taken back.
     struck: Sequence[tuple[Strike, float, float]] = ()
 
@@ -125,6 +127,7 @@ async def gather(
     processes: Sequence[ProcessState],
     left_in_valkey: str,
     struck: Sequence[tuple[Strike, float, float]],
+    still_accepted: Sequence[tuple[str, float]],
 ) -> Evidence:
     leads = await world.rows(
         "SELECT id, merchant_id, campaign_id, request_id, phone, status, outcome, outcome_reason FROM leads"
@@ -165,5 +168,6 @@ async def gather(
         processes=processes,
         left_in_valkey=left_in_valkey,
         forged=list(world.forged),
+        still_accepted=still_accepted,
         struck=struck,
     )

@@ -264,7 +264,13 @@ async def disk_full(world: World, strike: Strike) -> None:
             os.posix_fallocate(file.fileno(), 0, size)
     await asyncio.sleep(strike.for_s)
     filler.unlink(missing_ok=True)
-    await world.engines.revive()
+    await _revive(world)
+
+
+async def _revive(world: World) -> None:
+    """An engine that could not write has ended itself."""
+    async with world.valkey_lock, world.postgres_lock:
+        await world.engines.revive()
 
 
 async def engine_clock_set(world: World, strike: Strike) -> None:
@@ -458,7 +464,7 @@ async def heal(world: World) -> None:
     await world.carrier_gate.open()
     await world.carrier_gate.proxy.heal()
     (world.engines.folder / "filler").unlink(missing_ok=True)
-    await world.engines.revive()
+    await _revive(world)
     world.carrier.faults = Faults()
     for name in EVERYBODY:
         surroundings.write(world.surroundings(name))

@@ -17,7 +17,7 @@ from tests.support.chaos.plan import Plan, Strike
 from tests.support.hurry import AWAY, hurrying
 from tests.support.waiting import eventually
 from trunkline.bus import channels, epoch
-from trunkline.client import ApiError, Unreachable
+from trunkline.client import ApiError, TrunklineClient, Unreachable
 from trunkline.errors import BusUnavailable
 
 # Everything that was asked for has happened within this of healing.
@@ -107,8 +107,15 @@ async def run(machine: Machine, plan: Plan) -> Verdict:
         waiting = await _waiting(world)
         left = await _left_in_valkey(world, {row.lead_id for row in waiting})
         processes = await _at_rest(world)
+        accepted = await _still_accepted(world, diary)
         evidence = await gather(
-            world, diary.entries, waiting=waiting, processes=processes, left_in_valkey=left, struck=struck
+            world,
+            diary.entries,
+            waiting=waiting,
+            processes=processes,
+            left_in_valkey=left,
+            struck=struck,
+            still_accepted=accepted,
         )
         broken += violations(evidence)
         return _verdict(evidence, diary, broken, quiet_after_s, time.monotonic() - began_s)
@@ -247,6 +254,19 @@ async def _at_rest(world: World) -> list[ProcessState]:
             rss_mb, held = 0.0, 0
         states.append(ProcessState(name, rss_mb, (after - before[name]) / REST_S, held))
     return states
+
+
+async def _still_accepted(world: World, diary: Diary) -> list[tuple[str, float]]:
+    found = []
+    for entry in diary.of("key revoked"):
+        async with TrunklineClient(world.url, entry.detail["key"], timeout_s=5) as client:
+            try:
+                await client.me()
+            except (ApiError, Unreachable):
+                continue
+        assert entry.answered_s is not None
+        found.append((entry.subject, time.time() - entry.answered_s))
+    return found
 
 
 def _lines(log: Path) -> int:
