@@ -162,7 +162,9 @@ def facts_never_go_back(evidence: Evidence) -> Iterator[str]:
         if AttemptState(move.after) not in ATTEMPT_MOVES[AttemptState(move.before)]:
             yield f"I7: attempt {move.id} went from {move.before} to {move.after}"
     for move in evidence.lead_moves:
-        if LeadStatus(move.after) not in LEAD_MOVES[LeadStatus(move.before)]:
+        # A lead that is over waits again by a person's order, and nobody gives one here.
+        is_reopened = (move.before, move.after) == (LeadStatus.FINISHED, LeadStatus.BACKLOG)
+        if is_reopened or LeadStatus(move.after) not in LEAD_MOVES[LeadStatus(move.before)]:
             yield f"I7: lead {move.id} went from {move.before} to {move.after}"
 
 
