@@ -12,6 +12,7 @@
 # make alarm-drill checks that alarms are raised in time, and none by everyday work; twenty minutes, ARGS=--quick for less, ARGS=--keep writes docs/proof/alarms.md
 # make proof-refusals runs the faults of bench/refusals in full and writes docs/proof/refusals.md; takes half an hour
 # make proof-overdial runs bench/overdial in full and writes docs/proof/overdial.md; takes three quarters of an hour
+# make chaos      breaks an installation of 12 processes by seed and checks the promises: ARGS="--seed 7", --seeds 1-200, --minutes 30
 # make mutations  takes guards out of a copy of the code, one at a time, and checks that tests notice; ARGS="id …" for some, ARGS=--keep writes docs/proof/mutations.md
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
 # make generators the generators of clients that a test runs on the OpenAPI document: openapi-python-client, and openapi-ts if npm is here
@@ -40,7 +41,7 @@ UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test stutter lowest docs check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill mutations kube generators screenshots release fmt lock clean
+.PHONY: help demo test stutter lowest docs check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill chaos mutations kube generators screenshots release fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -115,6 +116,9 @@ proof-agents: $(VENV)/.dev
 
 proof-neighbours: $(VENV)/.dev
 	@$(BIN)/python -m bench.neighbours --keep
+
+chaos: $(VENV)/.dev
+	@$(BIN)/python -m tests.support.chaos $(ARGS)
 
 alarm-drill: $(VENV)/.dev
 	@$(BIN)/python -m bench.alarm_drill $(ARGS)

@@ -152,7 +152,7 @@ PLANTED: dict[Callable[[Evidence], object], list[dict[str, object]]] = {
         {"waiting": [Waiting(str(LEAD), tenancy.CLINIC, None, ())]},
         {
             "diary": [entry("campaign stopped", str(CAMPAIGN))],
-            "waiting": [Waiting(str(LEAD), tenancy.CLINIC, str(CAMPAIGN), ("attempts_per_day",))],
+            "waiting": [Waiting(str(LEAD), tenancy.CLINIC, str(CAMPAIGN), ("limit",))],
         },
     ],
     checkers.dials_are_recorded: [{"attempts": []}, {"dials": [dial(attempt=None)]}],

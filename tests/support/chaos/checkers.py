@@ -135,7 +135,7 @@ def reasons_to_wait_hold(evidence: Evidence) -> Iterator[str]:
             # Its due time is put to the next opening.
             expected: tuple[str, ...] = ("window", "due")
         elif row.merchant_id == tenancy.CLINIC:
-            expected = ("attempts_per_day", "recent_contact", "limits", "budget")
+            expected = ("limit", "recent_contact")
         else:
             expected = ()
         if row.campaign_id in stopped or not any(reason in expected for reason in row.reasons):
