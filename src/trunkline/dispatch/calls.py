@@ -123,8 +123,10 @@ class CallFold:
         """And the calls that a carrier accepted and then failed because of us, as answers to their requests."""
         decisions: dict[UUID, Decide] = {}
         failures: list[CarrierAnswer] = []
-        for each, facts in applied.items():
-            attempt = locked[each]
+        has_late_evidence = False
+        for each, attempt in locked.items():
+            has_late_evidence |= attempt.facts.state is AttemptState.ENDED
+            facts = applied.get(each, attempt.facts)
             if facts.state is not AttemptState.ENDED or facts.state not in ATTEMPT_MOVES[attempt.facts.state]:
                 continue  # it has not ended, or had before
             decisions[each] = partial(outcomes.after_facts, facts)
@@ -139,7 +141,7 @@ class CallFold:
                     )
                 )
         settlement = await self._settler.settle(tx, locked, decisions, applied)
-        if [each for each in locked.values() if each.facts.state is AttemptState.ENDED]:
+        if has_late_evidence:
             await self._settler.revise(tx, locked, applied, settlement)
         await follow_agents(tx, locked, applied, settlement.ends)
         return settlement, failures

@@ -10,6 +10,7 @@ trips it, in the same transaction, and read by intents. The first answered call 
 agent releases it. Inbound calls do not count.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -194,7 +195,8 @@ async def _count(
         if facts.answered_at is not None:
             talked = (facts.ended_at or facts.answered_at) - facts.answered_at
             talked_s = max(0.0, talked.total_seconds()) if facts.duration_s is None else facts.duration_s
-            micros = policy.price.cost_micros(talked_s)
+            started_min = math.ceil(talked_s / 60)
+            micros = policy.price.per_call_micros + policy.price.per_minute_micros * started_min
         if attempt.counted_at is not None and attempt.merchant_id and (micros or attempt.reserved_micros):
             day = policy.day_at(attempt.counted_at)
             costs.append(Cost(attempt_id, micros, attempt.merchant_id, day))
@@ -204,7 +206,8 @@ async def _count(
         calls.append(EndedCall(attempt, was_answered, by_person, without_agent, policy.abandon_threshold_s))
         if by_person:
             metrics.CALLS_BY_PERSON.inc()
-    await attempts.settle_costs(tx, costs)
+    if costs:
+        await attempts.settle_costs(tx, costs)
     for overdialled in await abandonment.count(tx, calls):
         metrics.CALLS_ABANDONED.labels("overdialled" if overdialled else "no_agent").inc()
 

@@ -5,7 +5,6 @@ the strictest wins; no tenant can loosen what the platform or its reseller has t
 pre-checks, the time zone of callees) come from the nearest layer that states them.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -53,10 +52,6 @@ class Price(Frozen):
     @property
     def reserved_micros(self) -> int:
         return self.per_call_micros + round(self.per_minute_micros * self.reserve_minutes)
-
-    def cost_micros(self, talked_s: float) -> int:
-        """Of an answered call that has ended: by the started minute."""
-        return self.per_call_micros + self.per_minute_micros * math.ceil(talked_s / 60)
 
 
 class RecentContact(Frozen):

@@ -7,6 +7,7 @@ holds a channel for hours; only an event of no known kind is unreadable.
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
+from itertools import repeat
 from typing import Any
 
 from trunkline.model import CallFacts, CallReport
@@ -207,7 +208,8 @@ def _count(value: Any, count_max: int) -> int | None:
 def _recordings(raw: Mapping[str, Any]) -> tuple[str, ...]:
     if str(raw.get("RecordingStatus")) in _MISSING_RECORDINGS:
         return ()
-    return tuple(ref for name in _RECORDINGS if (ref := _text(raw.get(name), REF_LENGTH_MAX)))
+    refs = map(_text, map(raw.get, _RECORDINGS), repeat(REF_LENGTH_MAX))
+    return tuple(filter(None, refs))
 
 
 def _report(payload: Mapping[str, Any]) -> CallReport:

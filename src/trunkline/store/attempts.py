@@ -237,8 +237,7 @@ async def count_again(tx: Connection, lead_ids: Sequence[UUID]) -> None:
 
 async def settle_costs(tx: Connection, costs: Sequence[Cost]) -> None:
     """Replace the money that was reserved for calls by their cost. Once for each: a known cost stays."""
-    if costs:
-        await tx.execute(_SQL.settle_costs, *columns(costs, "attempt_id", "micros", "merchant_id", "day"))
+    await tx.execute(_SQL.settle_costs, *columns(costs, "attempt_id", "micros", "merchant_id", "day"))
 
 
 async def owner(conn: Connection, attempt_id: UUID) -> CallOwner | None:
