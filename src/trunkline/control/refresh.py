@@ -12,7 +12,7 @@ from trunkline.control.flags import FlagBoard
 from trunkline.loops.base import Loop
 from trunkline.store import controls as store_controls
 from trunkline.store import flags as store_flags
-from trunkline.store.controls import Poll, Scope
+from trunkline.store.controls import Scope
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger, metrics
 
@@ -61,29 +61,21 @@ class ControlRefresh(Loop):
         if poll is None:
             self._controls.close(WAITING)
             return 0
-        # Flags first: reading the controls is what lets dispatch begin.
-        flags_changed = await self._read_flags(poll)
-        controls_changed = await self._read_controls(poll)
-        return int(controls_changed or flags_changed)
-
-    async def _read_controls(self, poll: Poll) -> bool:
-        if poll.controls_version == self._controls_version:
+        has_new_flags = poll.flags_version != self._flags_version
+        has_new_controls = poll.controls_version != self._controls_version
+        if has_new_flags:  # first: reading the controls is what lets dispatch begin
+            async with self._database.connection() as conn:
+                self._flags.read(await store_flags.list_flags(conn))
+            self._flags_version = poll.flags_version
+        if has_new_controls:
+            async with self._database.connection() as conn:
+                in_force = await store_controls.in_force(conn)
+            self._controls.read(poll.now, in_force)
+            self._controls_version = poll.controls_version
+            log.info("controls.changed", version=poll.controls_version, in_force=len(in_force))
+        else:
             self._controls.read(poll.now)
-            return False
-        async with self._database.connection() as conn:
-            in_force = await store_controls.in_force(conn)
-        self._controls.read(poll.now, in_force)
-        self._controls_version = poll.controls_version
-        log.info("controls.changed", version=poll.controls_version, in_force=len(in_force))
-        return True
-
-    async def _read_flags(self, poll: Poll) -> bool:
-        if poll.flags_version == self._flags_version:
-            return False
-        async with self._database.connection() as conn:
-            self._flags.read(await store_flags.list_flags(conn))
-        self._flags_version = poll.flags_version
-        return True
+        return int(has_new_controls or has_new_flags)
 
     def _report(self) -> None:
         age_s, is_stale = self._controls.age_s, self._controls.is_stale
