@@ -1,12 +1,15 @@
 """Alarms over the API."""
 
 from collections.abc import AsyncIterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from tests.support.api.world import ApiWorld, expect, open_api
+from trunkline.client.decoding import decode
 from trunkline.control.raising import clear_alarm, raise_alarm
+from trunkline.schema.alarms import Alarm, AuditLine
 from trunkline.store.tenants import Tenant
 
 PATH = "/api/v1/alarms"
@@ -58,6 +61,9 @@ async def test_the_platform_clears_an_alarm_by_hand_with_a_reason(world: ApiWorl
     assert expect(await world.admin.post(path, {"reason": "again"}), 409)["code"] == "already_cleared"
     [line] = expect(await world.admin.get("/api/v1/audit", {"action": "alarm"}), 200)["items"]
     assert (line["subject"], line["reason"]) == ("store_restored", "looked at it")
+    shown, audited = decode(Alarm, cleared), decode(AuditLine, line)
+    assert (shown.name, shown.severity, audited.action) == ("store_restored", "page", "alarm.cleared")
+    assert cleared.keys() == {field.name for field in fields(Alarm)}, "what is stored beside is not shown"
 
 
 async def test_a_tenant_cannot_clear_an_alarm(world: ApiWorld) -> None:

@@ -34,6 +34,7 @@ from trunkline.client.operations import (
 )
 from trunkline.client.transport import Transport
 from trunkline.schema.accounts import Account, AccountChange, AccountUrls, NewAccount
+from trunkline.schema.alarms import Alarm, AuditLine
 from trunkline.schema.campaigns import Campaign
 from trunkline.schema.do_not_call import (
     DoNotCallEntriesAdded,
@@ -323,9 +324,9 @@ class _Operations:
     replay_mailbox = returning(MailboxState, calling("POST", "mailboxes/{kind}/{key}/replay"))
     set_aside = returning(MailboxState, calling("POST", "mailboxes/{kind}/{key}/set-aside"))
 
-    list_alarms = calling_list("alarms")
-    clear_alarm = calling("POST", "alarms/{alarm_id}/clear")
-    list_audit = calling_list("audit")
+    list_alarms = returning_each(Alarm, calling_list("alarms"))
+    clear_alarm = returning(Alarm, calling("POST", "alarms/{alarm_id}/clear"))
+    list_audit = returning_each(AuditLine, calling_list("audit"))
     get_overview = calling("GET", "overview")
 
     me = Operation(_me)
