@@ -5,9 +5,6 @@ import pytest
 from trunkline.dispatch.checker import (
     DOUBT_STEPS_S,
     CheckLimits,
-    FreeChannel,
-    MarkInDoubt,
-    QueryCall,
     QueryList,
     Step,
     Wait,
@@ -22,7 +19,7 @@ LIMITS = CheckLimits(request_timeout_s=5.0, ring_timeout_s=30.0, time_limit_s=36
     ("state", "age_s", "checks", "step"),
     [
         (AttemptState.DIALING, 3.0, 0, Wait(12.0)),
-        (AttemptState.DIALING, 15.0, 0, MarkInDoubt()),
+        (AttemptState.DIALING, 15.0, 0, "mark_in_doubt"),
         (AttemptState.IN_DOUBT, 1.0, 0, Wait(4.0)),
         (AttemptState.IN_DOUBT, 6.0, 0, QueryList(final=False)),
         (AttemptState.IN_DOUBT, 6.0, 1, Wait(24.0)),
@@ -31,10 +28,10 @@ LIMITS = CheckLimits(request_timeout_s=5.0, ring_timeout_s=30.0, time_limit_s=36
         (AttemptState.IN_DOUBT, 601.0, 3, QueryList(final=True)),
         (AttemptState.IN_DOUBT, 9000.0, 9, QueryList(final=True)),
         (AttemptState.ACCEPTED, 20.0, 0, Wait(40.0)),
-        (AttemptState.RINGING, 61.0, 0, QueryCall()),
+        (AttemptState.RINGING, 61.0, 0, "query_call"),
         (AttemptState.ANSWERED, 20.0, 0, Wait(40.0)),
-        (AttemptState.ANSWERED, 61.0, 0, QueryCall()),
-        (AttemptState.UNKNOWN, 5000.0, 0, FreeChannel()),
+        (AttemptState.ANSWERED, 61.0, 0, "query_call"),
+        (AttemptState.UNKNOWN, 5000.0, 0, "free_channel"),
     ],
 )
 def test_every_attempt_state_has_its_next_check(

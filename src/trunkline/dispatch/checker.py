@@ -144,15 +144,15 @@ class Checker(Loop):
         match next_step(check.state, check.age_s, check.doubt_checks, self._limits, list_lag_s):
             case Wait(seconds=seconds):
                 await self._reschedule(check, seconds)
-            case MarkInDoubt():
+            case "mark_in_doubt":
                 async with self._database.connection() as conn:
                     if await attempts.mark_in_doubt(conn, [check.id]):
                         log.error("attempt.in_doubt", reason="no_reply")
             case QueryList(final=final):
                 await self._search_list(check, final)
-            case QueryCall():
+            case "query_call":
                 await self._look_up_call(check)
-            case FreeChannel():
+            case "free_channel":
                 async with self._database.transaction() as tx:
                     freed = await attempts.free_channel(tx, check.id)
                 if freed:
@@ -287,28 +287,14 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkInDoubt:
-    """The reply never came."""
-
-
-@dataclass(frozen=True, slots=True)
 class QueryList:
     """Was it dialled? `final`: this is the last query."""
 
     final: bool
 
 
-@dataclass(frozen=True, slots=True)
-class QueryCall:
-    """Is it still live?"""
-
-
-@dataclass(frozen=True, slots=True)
-class FreeChannel:
-    """No call can be live on this channel any more."""
-
-
-Step = Wait | MarkInDoubt | QueryList | QueryCall | FreeChannel
+# The reply never came; is the call still live?; no call can be live on this channel any more.
+Step = Wait | QueryList | Literal["mark_in_doubt", "query_call", "free_channel"]
 
 
 def next_step(
@@ -317,16 +303,16 @@ def next_step(
     match state:
         case AttemptState.DIALING:
             left_s = limits.reply_deadline_s - age_s
-            return Wait(left_s) if left_s > 0 else MarkInDoubt()
+            return Wait(left_s) if left_s > 0 else "mark_in_doubt"
         case AttemptState.IN_DOUBT:
             return _doubt_step(age_s, doubt_checks, limits.ring_over_s + list_lag_s)
         case AttemptState.ACCEPTED | AttemptState.RINGING:
             left_s = limits.ring_timeout_s + RING_GRACE_S - age_s
-            return Wait(left_s) if left_s > 0 else QueryCall()
+            return Wait(left_s) if left_s > 0 else "query_call"
         case AttemptState.ANSWERED:
-            return QueryCall() if age_s >= ANSWERED_EVERY_S else Wait(ANSWERED_EVERY_S - age_s)
+            return "query_call" if age_s >= ANSWERED_EVERY_S else Wait(ANSWERED_EVERY_S - age_s)
         case _:
-            return FreeChannel()
+            return "free_channel"
 
 
 def _doubt_step(age_s: float, doubt_checks: int, horizon_s: float) -> Step:

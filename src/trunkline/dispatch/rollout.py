@@ -50,16 +50,13 @@ class Rollout:
         waiting = await schedule.waiting_merchants(conn)
         off = [merchant for reseller, merchant in waiting if not self.includes(reseller, merchant)]
         if self._flags.is_hosted:
-            await self._observe(conn, off)
+            # Our own flags write the cutover with the change. A hosted service does not report its changes.
+            recorded = await cutovers.left_out(conn)
+            on = [merchant for reseller, merchant in recorded if self.includes(reseller, merchant)]
+            new = set(off) - {merchant for _, merchant in recorded}
+            if on or new:
+                await cutovers.observe(conn, sorted(new), sorted(on))
         return off
-
-    async def _observe(self, conn: Connection, off: Sequence[str]) -> None:
-        """Our own flags write the cutover with the change. A hosted service does not report its changes."""
-        recorded = await cutovers.left_out(conn)
-        on = [merchant for reseller, merchant in recorded if self.includes(reseller, merchant)]
-        new = set(off) - {merchant for _, merchant in recorded}
-        if on or new:
-            await cutovers.observe(conn, sorted(new), sorted(on))
 
 
 class DialStops:
