@@ -22,8 +22,8 @@ LEASE_S = 600.0
 class CarrierCosts(Loop):
     name = "carrier_costs"
 
-    def __init__(self, database: Database, carriers: CarrierDirectory, interval_s: float = 60.0):
-        super().__init__(interval_s)
+    def __init__(self, database: Database, carriers: CarrierDirectory):
+        super().__init__(interval_s=60.0)
         self._database = database
         self._carriers = carriers
 

@@ -92,9 +92,8 @@ class Checker(Loop):
         inbox: Inbox,
         limits: CheckLimits,
         settler: Settler,
-        interval_s: float = 2.0,
     ):
-        super().__init__(interval_s)
+        super().__init__(interval_s=2.0)
         self._database = database
         self._clock = clock
         self._carriers = carriers

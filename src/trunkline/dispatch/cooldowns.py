@@ -14,7 +14,7 @@ accepted since, every process leaves the account out.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
@@ -204,21 +204,20 @@ class Cooling:
 class CarrierUnreachable:
     """Accounts that this process cannot reach now. A hint for its matches: Postgres decides."""
 
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic):
-        self._clock_s = clock_s
+    def __init__(self) -> None:
         self._until_s: dict[AccountName, float] = {}
 
     def leave_out(self, account: AccountName, seconds: float) -> None:
-        self._until_s[account] = self._clock_s() + seconds
+        self._until_s[account] = time.monotonic() + seconds
 
     def is_over(self, account: AccountName) -> None:
         self._until_s.pop(account, None)
 
     def has(self, account: AccountName) -> bool:
-        return self._until_s.get(account, 0.0) > self._clock_s() if self._until_s else False
+        return self._until_s.get(account, 0.0) > time.monotonic() if self._until_s else False
 
     def accounts(self) -> list[AccountName]:
-        now_s = self._clock_s()
+        now_s = time.monotonic()
         self._until_s = {account: until_s for account, until_s in self._until_s.items() if until_s > now_s}
         return list(self._until_s)
 
@@ -240,10 +239,10 @@ class CooldownWriter:
     """Begins cooldowns by what carriers answered, and ends them. Always after the answers are written, and in
     transactions that touch nothing else: an intent that waits for an attempt holds the account's lock."""
 
-    def __init__(self, database: Database, process: str, unreachable: CarrierUnreachable | None = None):
+    def __init__(self, database: Database, process: str):
         self._database = database
         self._process = process
-        self.unreachable = unreachable or CarrierUnreachable()
+        self.unreachable = CarrierUnreachable()
         self._noted_at_s: dict[AccountName, float] = {}
 
     async def note(self, answers: Sequence[CarrierAnswer]) -> None:

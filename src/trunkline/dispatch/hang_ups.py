@@ -33,8 +33,8 @@ _OVER = frozenset({AttemptState.ENDED, AttemptState.REJECTED})
 class HangUps(Loop):
     name = "hang_ups"
 
-    def __init__(self, database: Database, carriers: CarrierDirectory, interval_s: float = 0.5):
-        super().__init__(interval_s)
+    def __init__(self, database: Database, carriers: CarrierDirectory):
+        super().__init__(interval_s=0.5)
         self._database = database
         self._carriers = carriers
 

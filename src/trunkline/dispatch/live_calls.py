@@ -72,28 +72,19 @@ _KNOWN = {
 class LiveCalls(Loop):
     name = "live_calls"
 
-    def __init__(
-        self,
-        database: Database,
-        clock: Clock,
-        carriers: CarrierDirectory,
-        inbox: Inbox,
-        interval_s: float = 2.0,
-        every_s: float = EVERY_S,
-    ):
-        super().__init__(interval_s)
+    def __init__(self, database: Database, clock: Clock, carriers: CarrierDirectory, inbox: Inbox):
+        super().__init__(interval_s=2.0)
         self._database = database
         self._clock = clock
         self._carriers = carriers
         self._inbox = inbox
-        self._every_s = every_s
         self._running: set[asyncio.Task[None]] = set()
 
     async def run_once(self) -> int:
         """Returns how many accounts were due."""
         async with self._database.connection() as conn:
             accounts = await live_calls.claim(
-                conn, lease_s=LEASE_S, every_s=self._every_s, silent_while_ringing=SILENT_WHILE_RINGING
+                conn, lease_s=LEASE_S, every_s=EVERY_S, silent_while_ringing=SILENT_WHILE_RINGING
             )
             ages_s = await live_calls.oldest(conn)
         metrics.set_exactly(metrics.OLDEST_LOOK_SECONDS, ages_s)
@@ -116,7 +107,7 @@ class LiveCalls(Loop):
         carrier = self._carriers.find(*account)
         if carrier is None:
             return  # the lease expires
-        reading = _AccountReading(carrier, self._every_s)
+        reading = _AccountReading(carrier)
         seen: dict[LiveCall, CallView] = {}
         async for call, view in reading.views(calls):
             await self._append(call, view)
@@ -141,16 +132,15 @@ class LiveCalls(Loop):
 class _AccountReading:
     """Reads the calls of an account, with as many requests as the account allows."""
 
-    def __init__(self, carrier: Carrier, every_s: float):
+    def __init__(self, carrier: Carrier):
         self._carrier = carrier
-        self._every_s = every_s
         self._requests = 0
-        self._requests_max = max(1, int(carrier.limits.looks_per_min * every_s / 60))
+        self._requests_max = max(1, int(carrier.limits.looks_per_min * EVERY_S / 60))
 
     @property
     def next_in_s(self) -> float:
         """Later, if this run took more requests than the account has in that time: a page cannot be left half read."""
-        return max(self._every_s, self._requests * 60 / self._carrier.limits.looks_per_min)
+        return max(EVERY_S, self._requests * 60 / self._carrier.limits.looks_per_min)
 
     async def views(self, calls: Sequence[LiveCall]) -> AsyncIterator[tuple[LiveCall, CallView]]:
         """The carrier's view of the calls. Some may be missing: they come first the next time."""
@@ -254,14 +244,13 @@ class WebhookReception(Loop):
 
     name = "webhook_hearing"
 
-    def __init__(self, database: Database, interval_s: float = 1.0, gap_s: float = GAP_S):
-        super().__init__(interval_s)
+    def __init__(self, database: Database):
+        super().__init__(interval_s=1.0)
         self._database = database
-        self._gap_s = gap_s
 
     async def run_once(self) -> int:
         async with self._database.connection() as conn:
-            accounts = await live_calls.note_receiving(conn, gap_s=self._gap_s)
+            accounts = await live_calls.note_receiving(conn, gap_s=GAP_S)
         if accounts:
             log.warning("webhook.gap", accounts=accounts)
         return accounts
