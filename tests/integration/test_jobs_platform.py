@@ -21,8 +21,7 @@ from standardwebhooks.webhooks import Webhook as Judge
 from tests.support.jobs.world import JobWorld, job_world
 from tests.support.waiting import eventually
 from trunkline.clock import SystemClock
-from trunkline.http.addresses import PublicResolver
-from trunkline.http.outgoing import Outgoing
+from trunkline.http.outgoing import Outgoing, PublicResolver
 from trunkline.jobs import Failed, Outbox
 from trunkline.jobs.platform import signing, webhooks
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, known_types, platform_registry

@@ -5,7 +5,7 @@ import socket
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from trunkline.http.addresses import AddressRefused, PublicResolver, check_url, is_public
+from trunkline.http.outgoing import AddressRefused, PublicResolver, check_url, is_public
 
 
 @pytest.mark.parametrize(

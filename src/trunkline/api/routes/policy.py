@@ -17,7 +17,7 @@ from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
 from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.errors import StoreUnavailable
-from trunkline.http.addresses import check_url
+from trunkline.http.outgoing import check_url
 from trunkline.leads.calling_policy import CallingPolicy, Scope, problems
 from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.limits import PersonLimit

@@ -14,7 +14,7 @@ from trunkline.api.paging import Page, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.resources import Sent, extended, get_one, list_page
 from trunkline.api.routes.jobs import jobs_api
-from trunkline.http.addresses import check_url
+from trunkline.http.outgoing import check_url
 from trunkline.jobs.platform import signing
 from trunkline.leads.ingest import FieldProblem
 from trunkline.model import new_id
