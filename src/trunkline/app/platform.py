@@ -206,21 +206,19 @@ class Platform:
 
     def _loops_by_role(self) -> dict[str, Loops]:
         """Every loop, by role. With the role `jobs`, `JobService` runs the loops of its queue beside these."""
-        settings, database, bus = self.settings, self.database, self.bus
-        ingress, control, router, dispatch = self.ingress, self.control, self.router, self.dispatch
-        maintenance, jobs = self.maintenance, settings.jobs
+        ingress, control, router, jobs = self.ingress, self.control, self.router, self.settings.jobs
         return {
             EVERY_PROCESS: Loops(
                 [control.refresh, control.presence, control.notifier, ingress.accounts_refresh],
             ),
             ANSWERS_CALLS: Loops([router.notes, router.addresses]),
-            "api": Loops([WebhookReception(database)]),
-            "dispatcher": Loops([dispatch.dialer]),
+            "api": Loops([WebhookReception(self.database)]),
+            "dispatcher": Loops([self.dispatch.dialer]),
             "mailbox": Loops([self.post_call.call_worker]),
             "jobs": Loops(
                 [
                     FileRetention(
-                        database,
+                        self.database,
                         self.post_call.jobs.files,
                         exports_s=jobs.history_s,
                         enrichments_s=jobs.enrichment_s,
@@ -231,45 +229,51 @@ class Platform:
                 [*router.election, router.registry, PodGauges(router.bus)],
                 leader=[router.manager, *router.protection],
             ),
-            "control": Loops(
-                [
-                    maintenance.leadership,
-                    # Rebuild the schedule and the channels in Valkey from Postgres.
-                    Rebuilder(database, bus, control.controls, control.rollout),
-                    Loader(database, bus, jitter_max_s=settings.dispatch.loader_jitter_max_s),
-                    Refiller(database, bus),
-                    maintenance.channels,
-                    # Calls without webhooks, calls that should end, and calls without a price.
-                    maintenance.checker,
-                    maintenance.live_calls,
-                    HangUps(database, ingress.carriers),
-                    CarrierCosts(database, ingress.carriers),
-                    # Agents' slots whose attempts have ended.
-                    SlotCheck(database, router.slot_releaser, doubt_s=maintenance.check_limits.ring_over_s),
-                    # Leads: pre-checks ahead of their due time, creation, follow-up, end.
-                    dispatch.precheck_scanner,
-                    maintenance.reminders,
-                    ReminderFollower(database),
-                    LapsedLeads(database),
-                    CampaignMaintenance(database),
-                    CampaignCounter(database),
-                    AbandonmentGauges(database),
-                    # Mailboxes: retention and gauges.
-                    MailboxRetention(database, keep_s=settings.mailboxes.keep_s),
-                    MailboxGauges(database),
-                ],
-                leader=[
-                    Heartbeat(maintenance.leadership, database, bus, control.guardian),
-                    AlarmLoop(
-                        maintenance.leadership,
-                        database,
-                        bus,
-                        slots=router.slot_rule if dispatch.agents.are_ours else None,
-                        includes=control.rollout.includes,
-                    ),
-                ],
-            ),
+            "control": self._control_loops(),
         }
+
+    def _control_loops(self) -> Loops:
+        settings, database, bus = self.settings, self.database, self.bus
+        ingress, control, router, dispatch = self.ingress, self.control, self.router, self.dispatch
+        maintenance = self.maintenance
+        return Loops(
+            [
+                maintenance.leadership,
+                # Rebuild the schedule and the channels in Valkey from Postgres.
+                Rebuilder(database, bus, control.controls, control.rollout),
+                Loader(database, bus, jitter_max_s=settings.dispatch.loader_jitter_max_s),
+                Refiller(database, bus),
+                maintenance.channels,
+                # Calls without webhooks, calls that should end, and calls without a price.
+                maintenance.checker,
+                maintenance.live_calls,
+                HangUps(database, ingress.carriers),
+                CarrierCosts(database, ingress.carriers),
+                # Agents' slots whose attempts have ended.
+                SlotCheck(database, router.slot_releaser, doubt_s=maintenance.check_limits.ring_over_s),
+                # Leads: pre-checks ahead of their due time, creation, follow-up, end.
+                dispatch.precheck_scanner,
+                maintenance.reminders,
+                ReminderFollower(database),
+                LapsedLeads(database),
+                CampaignMaintenance(database),
+                CampaignCounter(database),
+                AbandonmentGauges(database),
+                # Mailboxes: retention and gauges.
+                MailboxRetention(database, keep_s=settings.mailboxes.keep_s),
+                MailboxGauges(database),
+            ],
+            leader=[
+                Heartbeat(maintenance.leadership, database, bus, control.guardian),
+                AlarmLoop(
+                    maintenance.leadership,
+                    database,
+                    bus,
+                    slots=router.slot_rule if dispatch.agents.are_ours else None,
+                    includes=control.rollout.includes,
+                ),
+            ],
+        )
 
     async def _finish(self) -> None:
         # First the dials: their requests are at the carriers, and a slow loop must not use up their time.
