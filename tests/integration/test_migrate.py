@@ -326,6 +326,28 @@ async def test_a_database_of_before_the_first_release_is_refused_with_what_to_do
     assert await migrate.migrate(empty_database_url, area="jobs", schema="trunkline")
 
 
+async def test_tables_of_an_application_do_not_hide_those_of_a_platform(
+    empty_database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    """The embedded engines' role has the name of the schema that applications have by default."""
+    await migrate.migrate(empty_database_url)
+    assert await migrate.migrate(empty_database_url, area="jobs", schema="trunkline")
+    async with connected(empty_database_url) as connection:
+        assert await connection.fetchval("SELECT current_user") == "trunkline"
+        await migrate.require_schema(connection)
+        assert await connection.fetchval("SELECT 'job_outbox'::regclass = 'public.job_outbox'::regclass")
+
+
+async def test_an_application_whose_tables_would_hide_a_platforms_is_refused(empty_database_url: str) -> None:
+    by_role = f"{empty_database_url}?options=-csearch_path%3D%22%24user%22,public"
+    await migrate.migrate(empty_database_url)
+
+    with pytest.raises(MigrationError, match=r"Name another one: schema="):
+        await migrate.migrate(by_role, area="jobs", schema="trunkline")
+
+    assert await migrate.migrate(by_role, area="jobs", schema="orders")
+
+
 BEFORE_THE_FIRST_RELEASE = """
 CREATE TABLE schema_migrations (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL);
 INSERT INTO schema_migrations VALUES ('0001_tenants', '', now());

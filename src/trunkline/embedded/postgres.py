@@ -85,6 +85,8 @@ class Postgres(Server):
             "port": str(port),
             "unix_socket_directories": "",
             "cluster_name": folder_mark(self.folder),
+            # Without "$user": an application's tables are in a schema of this role's name, and would come first.
+            "search_path": "public",
             **({} if self._durable else NOT_DURABLE),
         }
         return Child.spawn(

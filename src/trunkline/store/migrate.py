@@ -145,6 +145,11 @@ async def migrate(
                 "This database has mailboxes that an earlier version made in schema public, and new ones would leave "
                 f'them behind. Open them with schema="public", or move them: ALTER TABLE … SET SCHEMA {schema}.'
             )
+        if schema is not None and not applied and await connection.fetchval(_SQL.hides_platform, schema):
+            raise MigrationError(
+                f"The role {schema} uses a platform in this database too, and its connections would look for the "
+                f'platform\'s tables in the schema {schema} first. Name another one: schema="…".'
+            )
         if not _in_turn(_missing(wanted, applied), phase):
             return []
         async with _alone(database_url, patience):

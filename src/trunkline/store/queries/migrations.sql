@@ -54,6 +54,11 @@ SELECT CASE WHEN to_regclass('schema_migrations') IS NULL THEN 'none'
 FROM (SELECT array_agg(attname::text) AS names FROM pg_attribute
       WHERE attrelid = to_regclass('schema_migrations') AND attnum > 0 AND NOT attisdropped) AS columns
 
+-- name: hides_platform
+-- Would tables in schema $1 be found before those of a platform by every connection of this role, the platform's too? "$user" on
+-- the search path stands for the schema that has the role's name.
+SELECT $1 = current_user AND current_setting('search_path') LIKE '%"$user"%' AND to_regclass('resellers') IS NOT NULL
+
 -- name: library_before
 -- Did the mailbox library make its tables on the search path, as it did before it had a schema of its own? A platform,
 -- which has tenants too, is none of its business.
