@@ -14,9 +14,8 @@ from tests.support.bus.router_keys import RouterKeys
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from tests.support.faults.proxy import TcpProxy
 from tests.support.waiting import eventually
-from trunkline.bus.pipe import Word
 from trunkline.bus.router import RouterBus
-from trunkline.bus.scripts import Script
+from trunkline.bus.scripts import Script, Word
 from trunkline.clock import SystemClock
 from trunkline.dispatch import late_facts
 from trunkline.dispatch.policy_cache import Policies

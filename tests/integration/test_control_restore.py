@@ -10,7 +10,7 @@ import pytest
 from tests.support.store.restoring import Server, open_server
 from tests.support.waiting import eventually
 from trunkline.bus import connection as bus_connection
-from trunkline.bus import continuity_record
+from trunkline.bus import outages
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.control.continuity import (
@@ -219,12 +219,12 @@ async def test_the_leader_does_not_beat_on_a_restored_database(
     await live_on(database_url, bus)
     await server.back_up()
     await live_on(database_url, bus)
-    remembered = await continuity_record.recall(bus)
+    remembered = await outages.recall(bus)
     await server.restore()
     async with process(database_url, bus) as one:
         await one.leadership.run_once()
         assert await one.heartbeat.run_once() == 0, "it has not been admitted"
-    assert await continuity_record.recall(bus) == remembered
+    assert await outages.recall(bus) == remembered
 
 
 async def test_a_kill_switch_lifted_after_a_restore_stays_off(
@@ -349,6 +349,4 @@ async def test_a_beat_during_the_leaders_own_look_is_no_restore(database_url: st
         assert not one.is_killed
         mark = one.guardian.mark
         assert mark is not None
-        assert (await continuity_record.recall(bus)) == (mark.installation, mark.beat), (
-            "what it knows did not go back"
-        )
+        assert (await outages.recall(bus)) == (mark.installation, mark.beat), "what it knows did not go back"

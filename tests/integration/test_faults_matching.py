@@ -15,7 +15,7 @@ from tests.support.dispatch.stage import Stage, open_stage
 from tests.support.metric_values import value
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.channels import Configuration
-from trunkline.bus.dialer_wakeups import DialerWakeups
+from trunkline.bus.connection import DialerWakeups
 from trunkline.dispatch import gates, grants
 from trunkline.dispatch import loader as loader_module
 from trunkline.dispatch.loader import Rebuilder, load

@@ -34,7 +34,7 @@ async def test_leads_and_numbers_have_a_region_only_in_a_pool_with_region_affini
     for prefers, region in ((False, None), (True, "+1415")):
         await dialing.run("UPDATE pools SET region_affinity = $1", prefers)
         async with dialing.database.connection() as conn:
-            (place,) = (await schedule.entries(conn, [lead])).values()
+            (place,) = await schedule.entries(conn, [lead])
             (head,) = await schedule.heads(conn, place.flow, horizon_s=60, limit=10)
             ((number, _),) = await schedule.numbers(conn)
         assert (place.region, head.region, number.region) == (region, region, region)

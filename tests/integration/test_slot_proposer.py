@@ -10,9 +10,8 @@ from tests.support.bus.router_keys import RouterKeys
 from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys
-from trunkline.bus.pipe import Word
 from trunkline.bus.router import RouterBus
-from trunkline.bus.scripts import Script
+from trunkline.bus.scripts import Script, Word
 from trunkline.errors import BusUnavailable
 from trunkline.model import FreeSlots, Grant, Slot, new_id
 from trunkline.router.config import RouterConfig

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from trunkline.campaigns.estimate import ends_at, pace
+from trunkline.campaigns.progress import ends_at, pace
 from trunkline.campaigns.rows import CampaignRows, Columns, parse_mapping, same_person
 from trunkline.leads.uploads import BrokenUpload, UploadRow
 from trunkline.leads.windows import TimeSpan, Window, WindowRule

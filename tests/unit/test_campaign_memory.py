@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from trunkline.campaigns.rows import FIELDS, NUMBERS, CampaignRows, Columns, same_person
-from trunkline.campaigns.spool import Spool
+from trunkline.campaigns.rows import FIELDS, NUMBERS, CampaignRows, Columns, Spool, same_person
 from trunkline.leads import bulk
 from trunkline.leads.bulk import Batch, Intake
 from trunkline.leads.uploads import CsvLines

@@ -30,7 +30,7 @@ from trunkline.dispatch.gates import AgentRule
 from trunkline.dispatch.grants import NoAgentsNeeded
 from trunkline.dispatch.intent import Rules
 from trunkline.dispatch.live_calls import LiveCalls
-from trunkline.dispatch.loader import schedule_best_effort
+from trunkline.dispatch.loader import schedule_leads
 from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.prechecks import Prechecks, PrecheckScanner
@@ -305,7 +305,7 @@ class Dispatch:
     def __init__(self, runtime: Runtime, ingress: Ingress, control: ControlPlane, router: CallRouter):
         settings, database, bus = runtime.settings, runtime.database, runtime.bus
         policies = Policies(usual_retries=Retries(base_s=settings.reminders.retry_base_s))
-        self.schedule = partial(schedule_best_effort, database, bus)
+        self.schedule = partial(schedule_leads, database, bus)
         self.settler = Settler(bus, policies, router.slot_releaser.release)
         self.agents = AgentRule(settings.router.agents == "elsewhere", STREAMLESS)
         self.cooldowns = CooldownWriter(database, settings.identity)

@@ -10,9 +10,8 @@ import msgspec
 
 from trunkline.bus import epoch
 from trunkline.bus.connection import Bus
-from trunkline.bus.pipe import Word
 from trunkline.bus.schedule import to_ms
-from trunkline.bus.scripts import script
+from trunkline.bus.scripts import Word, script
 from trunkline.errors import BusUnavailable
 from trunkline.model import Flow, Holder, NumberLimit
 from trunkline.value import Value

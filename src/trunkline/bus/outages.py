@@ -1,6 +1,7 @@
-"""What processes agree on while Postgres is down: the id of the outage, and which process reports it.
+"""What Valkey holds about Postgres: its last beat, to detect a restore; and while it is down, the id of the outage and
+which process reports it.
 
-Valkey may be down too, or lose this: then each process reports by itself.
+Valkey may be down too, or lose this: then no restore is detected here, and each process reports by itself.
 """
 
 from uuid import UUID
@@ -46,3 +47,17 @@ async def was_reported(bus: Bus, outage: UUID) -> bool:
 async def forget(bus: Bus) -> None:
     """The outage is over, and recorded."""
     await bus.read(bus.client.delete(bus.keys.outage, bus.keys.outage_announced_by))
+
+
+async def remember(bus: Bus, installation: UUID, beat: int) -> None:
+    """Only the leader writes, after its beat was committed, so every value here was once in Postgres."""
+    await bus.read(bus.client.set(bus.keys.witness, f"{installation} {beat}"))
+
+
+async def recall(bus: Bus) -> tuple[UUID, int] | None:
+    """The last value; None if there is none, or it was lost."""
+    text: str | None = await bus.read(bus.client.get(bus.keys.witness))
+    if text is None:
+        return None
+    installation, _, beat = text.partition(" ")
+    return UUID(installation), int(beat)

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from trunkline.bus.keys import RouterKeys
-from trunkline.bus.pipe import Word
-from trunkline.bus.scripts import Script, script
+from trunkline.bus.scripts import Script, Word, script
 from trunkline.bus.server import SERVER_RUN_ID
 from trunkline.model import Slot
 from trunkline.routing import (

@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from trunkline.bus.pipe import Word
 from trunkline.bus.router import RouterBus, pairs
-from trunkline.bus.scripts import Script, script
+from trunkline.bus.scripts import Script, Word, script
 from trunkline.routing import Allocation, GonePod, Pod
 from trunkline.value import Value
 

@@ -8,8 +8,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
-from trunkline.bus.pipe import Word
-from trunkline.bus.scripts import script
+from trunkline.bus.scripts import Word, script
 from trunkline.model import Entry, Flow, Grant
 from trunkline.value import Value
 
@@ -72,29 +71,16 @@ async def add(
     bus: Bus, entries: Iterable[Entry], *, clock_offset_ms: int | None = None, cap: int = FLOW_CAP
 ) -> int:
     """Schedule those that are due within the horizon; returns how many were new to Valkey or moved."""
-    records: list[Word] = [word for entry in entries for word in _record(entry)]
+    records: list[Word] = []
+    for entry in entries:
+        records += (str(entry.lead_id), entry.version, str(entry.flow), entry.priority, to_ms(entry.due_at))
+        records += (to_ms(entry.closes_at) if entry.closes_at else 0, entry.next_pool_id or "")
+        records += (math.ceil((entry.moves_after_s or 0) * 1000), entry.region or "")
     if not records:
         return 0
-    return await bus.change(_SCHEDULE, [_offset(clock_offset_ms), cap, int(HORIZON_S * 1000), *records])
-
-
-def _record(entry: Entry) -> tuple[str | int, ...]:
-    return (
-        str(entry.lead_id),
-        entry.version,
-        str(entry.flow),
-        entry.priority,
-        to_ms(entry.due_at),
-        to_ms(entry.closes_at) if entry.closes_at else 0,
-        entry.next_pool_id or "",
-        math.ceil((entry.moves_after_s or 0) * 1000),
-        entry.region or "",
-    )
-
-
-def _offset(ms: int | None) -> int | str:
-    """Unmeasured: the script uses the offset of the last match."""
-    return "" if ms is None else ms
+    # Unmeasured: the script uses the offset of the last match.
+    offset = "" if clock_offset_ms is None else clock_offset_ms
+    return await bus.change(_SCHEDULE, [offset, cap, int(HORIZON_S * 1000), *records])
 
 
 async def match(
@@ -119,13 +105,11 @@ async def match(
         BECOME_DUE_MAX,
         ahead_ms,
         gather_ms,
+        ",".join(f"{tier}={max(0, free)}" for tier, free in (agents or {}).items()),
+        " ".join(without_agents),
+        " ".join(map("/".join, without_accounts)),
+        *map(str, attempt_ids),
     ]
-    args.append(
-        ",".join(f"{tier}={max(0, free)}" for tier, free in agents.items()) if agents is not None else ""
-    )
-    args.append(" ".join(without_agents))
-    args.append(" ".join(f"{carrier}/{account}" for carrier, account in without_accounts))
-    args += map(str, attempt_ids)
     next_ms, grants, closed = await bus.run(_MATCH, [bus.keys.epoch], args)
     return Match(
         tuple(_grant(grants[i : i + 10]) for i in range(0, len(grants), 10)),
@@ -152,10 +136,10 @@ def _grant(fields: Sequence[str]) -> Grant:
 
 async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int | None = None) -> int:
     """Free the channels of unused grants, and treat their leads as each `how` says."""
-    args: list[Word] = []
+    args: list[Word] = ["" if clock_offset_ms is None else clock_offset_ms]
     for grant in unused:
         args += (str(grant.attempt_id), grant.how.value, grant.until_ms, grant.subject, int(grant.is_wait))
-    return await bus.change(_GIVE_BACK, [_offset(clock_offset_ms), *args]) if args else 0
+    return await bus.change(_GIVE_BACK, args) if len(args) > 1 else 0
 
 
 async def lead_count(bus: Bus) -> int:

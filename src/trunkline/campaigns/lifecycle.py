@@ -13,11 +13,10 @@ from trunkline.store.campaigns import StoredCampaign
 from trunkline.store.controls import Level, NewStop, Scope
 from trunkline.store.database import Connection
 
-# COMPLETED: it runs, and none of its leads is left to call. It has no stop: added leads are called.
-Status = Literal["DRAFT", "RUNNING", "PAUSED", "COMPLETED", "STOPPING", "STOPPED"]
 Action = Literal["start", "pause", "resume", "stop"]
 
-# The states from which each action moves on, and those in which it is done already.
+# The states from which each action moves on, and those in which it is done already. COMPLETED: it runs, and none of its
+# leads is left to call. It has no stop: added leads are called.
 FROM: dict[Action, frozenset[str]] = {
     "start": frozenset({"DRAFT"}),
     "pause": frozenset({"RUNNING", "COMPLETED"}),

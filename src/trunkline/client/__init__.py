@@ -9,13 +9,13 @@ from typing import Any
 
 from trunkline.client.client import SyncTrunklineClient, TrunklineClient
 from trunkline.client.errors import ApiError, FieldError, Unreachable
-from trunkline.client.models import Aborted, CampaignProgress, Health, Reopened, RowProblem, UploadReport
+from trunkline.client.models import Aborted, Health, Reopened, RowProblem, UploadReport
 from trunkline.client.rollout import RolloutFlags
 from trunkline.client.router_settings import RouterSettings, RouterSettingsError
 from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, SmartRouterClient
 from trunkline.client.smart_router_sync import SyncSmartRouterClient
 from trunkline.client.unisolated import UNISOLATED, UnisolatedCalls
-from trunkline.schema.campaigns import Campaign
+from trunkline.schema.campaigns import Campaign, CampaignProgress
 from trunkline.schema.keys import Me
 from trunkline.schema.leads import Attempt, Decision, Lead, LeadWithAttempts, TimelineEvent
 from trunkline.schema.numbers import Number, Pool

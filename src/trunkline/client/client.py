@@ -9,7 +9,7 @@ from typing import Any
 
 from trunkline.client import campaigns, leads
 from trunkline.client.decoding import decoded
-from trunkline.client.models import CampaignProgress, Health
+from trunkline.client.models import Health
 from trunkline.client.operations import (
     ROOT,
     AsyncCaller,
@@ -35,7 +35,7 @@ from trunkline.client.operations import (
 from trunkline.client.transport import Transport
 from trunkline.schema.accounts import Account, AccountChange, AccountUrls, NewAccount
 from trunkline.schema.alarms import Alarm, AuditLine
-from trunkline.schema.campaigns import Campaign
+from trunkline.schema.campaigns import Campaign, CampaignProgress
 from trunkline.schema.do_not_call import (
     DoNotCallEntriesAdded,
     DoNotCallEntry,

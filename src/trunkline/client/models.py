@@ -1,27 +1,8 @@
 """The API's responses as values. Fields that a newer server adds are ignored."""
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from trunkline.client.errors import FieldError
-
-
-@dataclass(frozen=True, slots=True)
-class CampaignProgress:
-    status: str
-    leads: int
-    waiting: int
-    to_be_retried: int
-    calling: int
-    finished: int
-    outcomes: dict[str, Any]
-    attempts: int
-    share: float
-    finished_per_minute: float
-    next_due_at: datetime | None
-    estimated_end_at: datetime | None
-    as_of: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,16 @@
 
 from typing import get_args
 
-from trunkline.campaigns.lifecycle import Status
 from trunkline.console import charts, labels
 from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, posting
+from trunkline.schema.campaigns import CampaignStatus
 
 _ONE = "/campaigns/{campaign_id}"
 
 
 async def show(visit: PageRequest) -> Shown:
     found = await visit.listed("/campaigns", "merchant_id", "status")
-    return Shown("campaigns.html", found | {"statuses": get_args(Status), "may_act": visit.may("leads")})
+    return Shown("campaigns.html", found | {"statuses": get_args(CampaignStatus), "may_act": visit.may("leads")})
 
 
 async def show_one(visit: PageRequest) -> Shown:

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from trunkline.bus import continuity_record
+from trunkline.bus import outages
 from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
 from trunkline.control.raising import raise_alarm
@@ -121,7 +121,7 @@ class Guardian:
         own, witness = self._own, None
         if own is None:
             try:
-                record = await continuity_record.recall(self._bus)
+                record = await outages.recall(self._bus)
                 witness = ContinuityMark(*record) if record else None
             except BusUnavailable:
                 if self._clock.monotonic_s() - self._started_at_s < WITNESS_WAIT_S:
@@ -195,5 +195,5 @@ class Heartbeat(LeaderLoop):
         if beat is None:
             return 0  # another leader was faster, or the database went back: the next refresh detects which
         self._guardian.remember(ContinuityMark(mark.installation, beat))
-        await continuity_record.remember(self._bus, mark.installation, beat)
+        await outages.remember(self._bus, mark.installation, beat)
         return 1

@@ -163,7 +163,7 @@ class ChannelReconciler(Loop):
             return 0
         async with self._database.connection() as conn:
             entries = await store_schedule.entries(conn, [h.lead_id for h in dead if h.lead_id])
-        due = {lead_id: to_ms(entry.due_at) for lead_id, entry in entries.items()}
+        due = {entry.lead_id: to_ms(entry.due_at) for entry in entries}
         return await schedule.give_back(
             self._bus,
             [

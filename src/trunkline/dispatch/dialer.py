@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trunkline.bus import epoch, schedule
-from trunkline.bus.connection import Bus
-from trunkline.bus.dialer_wakeups import DialerWakeups
+from trunkline.bus.connection import Bus, DialerWakeups
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.fallback import PostgresFallback

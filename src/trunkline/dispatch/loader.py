@@ -141,7 +141,7 @@ class Loader(Loop):
         await self.pause(self.interval_s + later_s)
 
 
-async def schedule_best_effort(database: Database, bus: Bus, lead_ids: Sequence[UUID]) -> None:
+async def schedule_leads(database: Database, bus: Bus, lead_ids: Sequence[UUID]) -> None:
     """Ingest schedules a new lead with this. The leads are safe in Postgres: after a failure the loader loads them
     within seconds."""
     metrics.LEADS_ACCEPTED.inc(len(lead_ids))
@@ -149,8 +149,8 @@ async def schedule_best_effort(database: Database, bus: Bus, lead_ids: Sequence[
     try:
         await epoch.ensure(bus)
         async with database.connection() as conn:
-            places = await store_schedule.entries(conn, lead_ids)
-        await schedule.add(bus, places.values())
+            entries = await store_schedule.entries(conn, lead_ids)
+        await schedule.add(bus, entries)
         outcome = "ok"
     finally:
         metrics.SCHEDULE_ADDS.labels(outcome).inc()

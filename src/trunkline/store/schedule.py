@@ -29,25 +29,20 @@ async def flows(conn: Connection, *, after: Flow, limit: int) -> list[Flow]:
 async def heads(conn: Connection, flow: Flow, *, horizon_s: float, limit: int) -> list[Entry]:
     """The next leads of a flow, in the order in which they are called."""
     key = (flow.pool_id, flow.merchant_id, flow.campaign_id or NO_CAMPAIGN)
-    return [_entry(row, flow) for row in await conn.fetch(_SQL.heads, *key, horizon_s, limit)]
+    return [entry_of(row, flow) for row in await conn.fetch(_SQL.heads, *key, horizon_s, limit)]
 
 
-async def entries(conn: Connection, lead_ids: Sequence[UUID]) -> dict[UUID, Entry]:
+async def entries(conn: Connection, lead_ids: Sequence[UUID]) -> list[Entry]:
     """Those of the leads that are still to be called."""
-    rows = await conn.fetch(_SQL.entries, lead_ids)
-    return {row["id"]: entry_of(row) for row in rows}
+    return list(map(entry_of, await conn.fetch(_SQL.entries, lead_ids)))
 
 
-def entry_of(row: Any) -> Entry:
-    """From a row with its own flow."""
-    return _entry(row, Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"]))
-
-
-def _entry(row: Any, flow: Flow) -> Entry:
+def entry_of(row: Any, flow: Flow | None = None) -> Entry:
+    """From a row with its own flow, or with that of all rows."""
     return Entry(
         row["id"],
         row["version"],
-        flow,
+        flow or Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"]),
         row["due_at"],
         priority=row["priority"],
         closes_at=row["closes_at"],
@@ -110,16 +105,17 @@ async def waiting_merchants(conn: Connection) -> list[tuple[str, str]]:
 
 
 async def holders(conn: Connection) -> list[Holder]:
-    rows = await conn.fetch(_SQL.holders)
     return [
-        Holder(row["id"], row["number_id"], row["channel_no"], row["lead_id"], _flow(row)) for row in rows
+        Holder(
+            row["id"],
+            row["number_id"],
+            row["channel_no"],
+            row["lead_id"],
+            row["lead_id"]
+            and Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"]),
+        )
+        for row in await conn.fetch(_SQL.holders)
     ]
-
-
-def _flow(row: Any) -> Flow | None:
-    if row["lead_id"] is None:
-        return None
-    return Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"])
 
 
 async def known_attempts(conn: Connection, attempt_ids: Sequence[UUID]) -> set[UUID]:

@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.bus.matching import NUMBER, entry, match, numbers
 from trunkline.bus import channels, schedule
-from trunkline.bus.connection import Bus
-from trunkline.bus.dialer_wakeups import DialerWakeups
+from trunkline.bus.connection import Bus, DialerWakeups
 from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.errors import BusUnavailable
 from trunkline.model import Holder

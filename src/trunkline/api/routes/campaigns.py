@@ -22,16 +22,24 @@ from trunkline.api.routes.lead_edits import HANG_UP
 from trunkline.api.routes.leads import merchant_of, same_request
 from trunkline.api.routes.policy import above_merchant, put_layer, wake_leads
 from trunkline.campaigns import lifecycle
-from trunkline.campaigns.lifecycle import DONE, FROM, Action, Status
+from trunkline.campaigns.lifecycle import DONE, FROM, Action
+from trunkline.campaigns.progress import campaign_shares, progress
 from trunkline.campaigns.request import ENDS, STARTS, CampaignRequest, prepare, time_problems
 from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.jobs.platform.exports import COLUMNS, as_csv
 from trunkline.leads import ingest
+from trunkline.leads.abandonment import recent as recent_calls
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.ingest import LeadRefused
-from trunkline.schema.campaigns import Campaign, CampaignWithPolicy, ListedCampaign
+from trunkline.schema.campaigns import (
+    Campaign,
+    CampaignProgress,
+    CampaignStatus,
+    CampaignWithPolicy,
+    ListedCampaign,
+)
 from trunkline.schema.fields import Moment, ObjectId, Text
-from trunkline.store import campaigns, leads, policy
+from trunkline.store import abandonment, campaigns, leads, policy
 from trunkline.store.campaigns import StoredCampaign
 from trunkline.store.database import Connection
 from trunkline.store.leads import LeadFilter
@@ -44,7 +52,7 @@ RESULTS_PAGE = 1000
 
 class CampaignQuery(PageQuery):
     merchant_id: ObjectId | None = None
-    status: Status | None = None
+    status: CampaignStatus | None = None
 
 
 class CampaignChange(Body):
@@ -140,6 +148,29 @@ async def get_campaign(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignWi
     async with api.store.reading() as connection:
         campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
         return await with_policy(connection, campaign)
+
+
+@router.get(
+    "/{campaign_id}/progress",
+    responses=READ_ERRORS,
+    summary="Get the progress of a campaign",
+)
+async def campaign_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignProgress:
+    """From counts that are maintained with every change of its leads."""
+    async with api.store.reading() as connection:
+        campaign = require_found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
+        tallies = await campaigns.progress(connection, campaign)
+        effective = ingest.effective(*await campaigns.layers(connection, campaign))
+        sample = await campaigns.sample(connection, campaign) if campaign.status == "RUNNING" else None
+        merchant_id, window_h = campaign.merchant_id, effective.abandon_window_h or 24
+        calls = await abandonment.recent(connection, [(merchant_id, campaign.id)])
+        shares = campaign_shares(
+            effective,
+            await abandonment.measured(connection, merchant_id, campaign.id, window_h=window_h),
+            await abandonment.measured(connection, merchant_id, window_h=window_h),
+            recent_calls(calls.get((merchant_id, campaign.id), ()), campaign.now),
+        )
+    return progress(campaign, tallies, effective.rules_of(*sample) if sample else (), shares)
 
 
 @router.patch(

@@ -6,13 +6,13 @@ from uuid import UUID
 from fastapi import APIRouter
 from pydantic import AliasChoices, Field
 
-from trunkline.api.abandonment import SharesOut, shares
 from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.models import READ_ERRORS, Out
-from trunkline.campaigns import estimate
+from trunkline.campaigns.progress import ends_at, shares
 from trunkline.control import inputs
 from trunkline.control.waits import Cause, everybody, until
+from trunkline.schema.campaigns import Shares
 from trunkline.store import abandonment, live
 from trunkline.store.database import Connection
 from trunkline.store.live import FlowPace, Process, Queue, Recent, Slice
@@ -86,7 +86,7 @@ class OverviewOut(Out):
     )
     endings: dict[str, int] = Field(description="How the calls of these slices have ended so far.")
     queues: list[QueueOut] = Field(description=f"Up to {live.QUEUES_MAX}, the longest waiting first.")
-    abandonment: SharesOut = Field(
+    abandonment: Shares = Field(
         description="Abandoned calls, of all your calls: a person answered, and no agent took the call."
     )
     leads_about: int | None = Field(description="An estimate; null while there is none, and for tenants.")
@@ -163,7 +163,7 @@ def _queue(
 def _served_at(queue: Queue, pace: FlowPace, now: datetime) -> datetime | None:
     """When the last of the leads that are due now will be called. None: unknown."""
     is_counted = queue.due < live.COUNT_MAX
-    return estimate.ends_at(queue.due, pace.per_s, now, ()) if is_counted else None
+    return ends_at(queue.due, pace.per_s, now, ()) if is_counted else None
 
 
 def _since(recent: Recent, now: datetime, *, exact: bool) -> datetime:
