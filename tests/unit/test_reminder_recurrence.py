@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline.reminders import recurrence
-from trunkline.reminders.recurrence import BadRule, RecurrenceRule, parse
-from trunkline.reminders.series import Series
+from trunkline.reminders.recurrence import BadRule, RecurrenceRule, Series, parse
 
 START = datetime(2026, 11, 15, 9, 30)
 ZONE = "America/New_York"

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.reminders import recurrence
-from trunkline.reminders.recurrence import RecurrenceRule
-from trunkline.reminders.series import Series, instant
+from trunkline.reminders.recurrence import RecurrenceRule, Series, instant
 
 ZONES = sorted(available_timezones())
 YEARS = (datetime(2025, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC))

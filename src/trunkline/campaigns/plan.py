@@ -12,21 +12,23 @@ API share all of it: settings and a file in, a report out.
 import heapq
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import ConfigDict, Field
 
-from trunkline.campaigns.plan_leads import People, PlannedLead, PlanRefusal, Usual
 from trunkline.campaigns.rows import Columns, reader, unmapped
+from trunkline.leads import phones
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, PolicyProblem, problems
 from trunkline.leads.immutable import Frozen
+from trunkline.leads.limits import PersonLimit
 from trunkline.leads.retries import Retries
 from trunkline.leads.uploads import BrokenUpload, UploadRow
 from trunkline.leads.windows import Opening, WindowRule, next_opening
+from trunkline.leads.zones import zones_of
 from trunkline.model import Outcome
 from trunkline.schema.fields import Moment
 
@@ -34,6 +36,8 @@ ROWS_MAX = 1_000_000
 STEP = timedelta(minutes=1)
 STEP_S = STEP.total_seconds()
 SAMPLES_MAX = 100
+# Country code, area code, and one more digit.
+PREFIX = 6
 
 
 class PlanSettings(Frozen):
@@ -77,6 +81,33 @@ class PlanSettings(Frozen):
         return self.answer_rate * self.call_s + (1 - self.answer_rate) * self.ring_s
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CalleeRules:
+    """The rules for a callee: one object for all that share them, compared by identity."""
+
+    rules: tuple[WindowRule, ...]
+    limits: tuple[PersonLimit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLead:
+    row: int
+    phone: str
+    place: CalleeRules
+    wanted_at: datetime | None
+    priority: int
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRefusal:
+    """A row that will not be called, and why."""
+
+    row: int
+    reason: str
+    detail: str = ""
+
+
 @dataclass(slots=True)
 class Hour:
     calls: int = 0
@@ -103,6 +134,94 @@ class Plan:
         self.not_called[refusal.reason] += 1
         if len(self.samples) < SAMPLES_MAX:
             self.samples.append(refusal)
+
+
+class People:
+    """Converts rows one by one. A phone that came before is a duplicate."""
+
+    def __init__(
+        self, policy: Effective, settings: PlanSettings, columns: Columns, do_not_call: Container[str]
+    ):
+        self._policy = policy
+        self._settings = settings
+        self._columns = columns
+        self._do_not_call = do_not_call
+        self._seen: set[str] = set()
+        self._places: dict[tuple[object, ...], CalleeRules] = {}
+        self._alike: dict[tuple[object, ...], CalleeRules] = {}
+        self._zones = available_timezones()
+
+    def lead(self, row: UploadRow) -> PlannedLead | PlanRefusal:
+        if row.error is not None or not isinstance(row.value, dict):
+            return PlanRefusal(row.no, "unreadable", row.error or "The row is no object.")
+        fields = {self._columns.name(str(column)): cell for column, cell in row.value.items()}
+        phone = phones.to_e164(str(fields.get("phone") or ""), self._settings.default_region)
+        if isinstance(phone, phones.BadPhone):
+            return PlanRefusal(row.no, "invalid_phone", phone.error)
+        if phone in self._seen:
+            return PlanRefusal(row.no, "duplicate", phone)
+        if phone in self._do_not_call:
+            return PlanRefusal(row.no, "do_not_call", phone)
+        if not self._policy.permits(phone):
+            return PlanRefusal(row.no, "destination_not_allowed", phone)
+        self._seen.add(phone)
+        try:
+            return self._planned(row.no, phone, fields)
+        except ValueError as error:
+            return PlanRefusal(row.no, "invalid_row", str(error))
+
+    def _planned(self, row_no: int, phone: str, fields: dict[str | None, Any]) -> PlannedLead:
+        zone = fields.get("timezone") or None
+        if zone is not None and zone not in self._zones:
+            raise ValueError(f"there is no time zone {str(zone)[:60]!r}")
+        place = self._place(phone, zone)
+        if place.rules and not all(rule.zones for rule in place.rules):
+            raise ValueError("its time zone is unknown")
+        return PlannedLead(
+            row_no,
+            phone,
+            place,
+            _parse_time(fields.get("scheduled_at")),
+            _number(fields.get("priority"), self._settings.priority, 1, 99),
+            _number(fields.get("max_attempts"), self._settings.max_attempts, 1, 20),
+        )
+
+    def _place(self, phone: str, zone: str | None) -> CalleeRules:
+        """Computed once for all numbers with the same prefix and length: exact enough for a plan, and five times as
+        fast. The dial computes it for each."""
+        alike = (phone[:PREFIX], len(phone), zone)
+        place = self._alike.get(alike)
+        if place is None:
+            place = self._alike[alike] = self._place_of(phone, zone)
+        return place
+
+    def _place_of(self, phone: str, zone: str | None) -> CalleeRules:
+        """One object for all callees with the same rules: most leads of a campaign share a few."""
+        policy = self._policy
+        own_zone = zone or policy.timezone
+        zones = (own_zone,) if own_zone else zones_of(phone) if policy.windows or policy.packs else ()
+        packs = tuple(pack.name for pack in policy.packs if pack.concerns(phone)) if policy.packs else ()
+        place = self._places.get((zones, packs))
+        if place is None:
+            place = CalleeRules(policy.rules_of(phone, zone), policy.limits_of(phone))
+            self._places[zones, packs] = place
+        return place
+
+
+def _parse_time(text: Any) -> datetime | None:
+    if text in (None, ""):
+        return None
+    moment = datetime.fromisoformat(str(text))
+    if moment.tzinfo is None:
+        raise ValueError("scheduled_at has no offset from UTC")
+    return moment.astimezone(UTC)
+
+
+def _number(value: Any, usual: int, least: int, most: int) -> int:
+    number = usual if value in (None, "") else int(value)
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not between {least} and {most}")
+    return number
 
 
 @dataclass(slots=True)
@@ -311,12 +430,11 @@ def plan(
     do_not_call: Container[str] = frozenset(),
 ) -> dict[str, Any]:
     """The report on rows whose `columns` are still to be mapped."""
-    usual = Usual(settings.default_region, settings.priority, settings.max_attempts)
-    leads = People(policy, usual, columns, do_not_call).of(rows)
-    return _report(Simulation(policy, settings, now).run(leads), settings, settings.starts_at or now)
+    people = People(policy, settings, columns, do_not_call)
+    return _report(Simulation(policy, settings, now).run(map(people.lead, rows)), settings, now)
 
 
-def _report(plan: Plan, world: PlanSettings, starts_at: datetime) -> dict[str, Any]:
+def _report(plan: Plan, world: PlanSettings, now: datetime) -> dict[str, Any]:
     return {
         "rows": plan.rows,
         "people": plan.people,
@@ -328,19 +446,13 @@ def _report(plan: Plan, world: PlanSettings, starts_at: datetime) -> dict[str, A
         "last_call_at": _text(plan.last_call_at),
         "ends_at": _text(plan.ends_at),
         "calls_per_hour": [
-            {"hour": _text(hour), "calls": each.calls, "answered": each.answered}
-            for hour, each in sorted(plan.by_hour.items())
+            {"hour": _text(hour), **asdict(each)} for hour, each in sorted(plan.by_hour.items())
         ],
         "held_back_by": dict(plan.held_back_by),
-        "problems": [
-            {"row": each.row, "reason": each.reason, "detail": each.detail} for each in plan.samples
-        ],
+        "problems": [asdict(each) for each in plan.samples],
         "assumed": {
-            "starts_at": _text(starts_at),
-            "channels": world.channels,
-            "answer_rate": world.answer_rate,
-            "call_s": world.call_s,
-            "ring_s": world.ring_s,
+            "starts_at": _text(world.starts_at or now),
+            **world.model_dump(include={"channels", "answer_rate", "call_s", "ring_s"}),
         },
     }
 

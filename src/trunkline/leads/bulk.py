@@ -121,32 +121,22 @@ class Intake:
         self.rows_read = 0
 
     async def feed(self, block: bytes) -> None:
-        await self._take(self._rows.read(block))
+        await self._read(self._rows.read(block))
+        # Requests live only as long as their block: a batch of them costs the garbage collector 10 µs a row.
+        await self._prepare()
         self._bytes += len(block)
         if len(self._batch.staged) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
             await self.flush()
 
     async def end(self) -> None:
-        await self._take(self._rows.read(b"", is_end=True))
+        await self._read(self._rows.read(b"", is_end=True))
         await self.flush()
 
     async def flush(self) -> None:
         """Hand over all rows that were read so far."""
-        await self._prepare_all()
+        await self._prepare()
         batch, self._batch, self._bytes = self._batch, Batch(), 0
         await self._loader.add(batch)
-
-    async def _take(self, rows: Iterator[UploadRow]) -> None:
-        """Requests live only as long as their block: a batch of them costs the garbage collector 10 µs a row."""
-        await self._read(rows)
-        await self._prepare_all()
-
-    async def _prepare_all(self) -> None:
-        candidates, self._candidates = self._candidates, []
-        await self._admit(candidates)
-        for candidate in candidates:
-            await self._turns.next()
-            self._prepare(candidate, self._batch)
 
     async def _read(self, rows: Iterator[UploadRow]) -> None:
         for row in rows:
@@ -160,27 +150,31 @@ class Intake:
                 case RowResult() as refusal:
                     self._batch.refused.append(refusal)
 
-    async def _admit(self, candidates: list[LeadCandidate]) -> None:
-        new = list({c.key for c in candidates} - self._admissions.keys())
-        if new:
+    async def _prepare(self) -> None:
+        candidates, self._candidates = self._candidates, []
+        if new := list({each.key for each in candidates} - self._admissions.keys()):
             async with self._store.reading() as connection:
                 admissions = await leads.admissions(connection, self._tenant, new)
             self._admissions |= {key: admissions.get(key) for key in new}
+        for candidate in candidates:
+            await self._turns.next()
+            self._add(candidate, self._admissions[candidate.key])
 
-    def _prepare(self, candidate: LeadCandidate, batch: Batch) -> None:
-        admission = self._admissions[candidate.key]
+    def _add(self, candidate: LeadCandidate, admission: Admission | None) -> None:
         if admission is None:
-            problem = FieldProblem("merchant_id", "There is no such merchant.")
-            batch.refused.append(_refusal(candidate, "unknown_merchant", (problem,)))
+            code, problem = "unknown_merchant", FieldProblem("merchant_id", "There is no such merchant.")
+            new: NewLead | LeadRefused = LeadRefused((problem,))
+        else:
+            code = "invalid_request"
+            new = ingest.prepare(candidate.request, admission, payload_bytes_max=self._payload_bytes_max)
+        if isinstance(new, LeadRefused):
+            request_id = candidate.request.request_id
+            refusal = RowResult(candidate.row_no, "refused", request_id, code=code, fields=new.problems)
+            self._batch.refused.append(refusal)
             return
-        match ingest.prepare(candidate.request, admission, payload_bytes_max=self._payload_bytes_max):
-            case LeadRefused(problems):
-                batch.refused.append(_refusal(candidate, "invalid_request", problems))
-            case NewLead() as new:
-                if self._hash_of is not None:
-                    new = replace(new, request_hash=self._hash_of(new.request_id))
-                encoded = ingest.encode(new.payload)
-                batch.staged.append(leads.staged(candidate.row_no, encoded, new))
+        if self._hash_of is not None:
+            new = replace(new, request_hash=self._hash_of(new.request_id))
+        self._batch.staged.append(leads.staged(candidate.row_no, ingest.encode(new.payload), new))
 
 
 def _request(row: UploadRow, own_merchant_id: str | None) -> LeadCandidate | RowResult:
@@ -208,10 +202,6 @@ def _name(loc: tuple[str | int, ...]) -> str:
     """A name may be the client's own text, so it is truncated and cleaned."""
     name = ".".join(map(str, loc)) or "row"
     return name[:FIELD_NAME_MAX].encode("utf-8", "replace").decode()
-
-
-def _refusal(candidate: LeadCandidate, code: str, problems: tuple[FieldProblem, ...]) -> RowResult:
-    return RowResult(candidate.row_no, "refused", candidate.request.request_id, code=code, fields=problems)
 
 
 class PieceByPiece:

@@ -1,6 +1,6 @@
-"""Recurrence rules (RFC 5545), in wall time and one occurrence at a time. Pure.
+"""Recurrence rules (RFC 5545), one occurrence at a time, and the series of instants that follows from one. Pure.
 
-A rule names days and hours of the wall clock; `series` converts these to instants. Nothing here lists all
+A rule names days and hours of the wall clock; a `Series` converts these to instants. Nothing here lists all
 occurrences: a rule may have no end. The next one is found from the last one, as if the rule had begun there. That is
 the same rule, because every occurrence lies in a period that the interval does not leave out, and has the day, month
 and time that the rule would take from its start. So a step costs the same in the tenth year too.
@@ -9,7 +9,7 @@ and time that the rule would take from its start. So a step costs the same in th
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
 from zoneinfo import ZoneInfo
@@ -159,3 +159,70 @@ def _in_the_last_years(start: datetime) -> datetime:
     years, so what never happens there never happens here.
     """
     return start.replace(year=9944 + (start.year - 2000) % 28)
+
+
+def instant(wall: datetime, zone: str) -> datetime:
+    """In UTC."""
+    return wall.replace(tzinfo=ZoneInfo(zone), fold=0).astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class OccurrenceTime:
+    """An occurrence: its wall time, its instant, its number in the rule."""
+
+    wall: datetime
+    at: datetime
+    no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A wall time that does not exist, because clocks are put forward over it, rings as long after the change as it is
+    after the gap began: 02:30 becomes 03:30. One that exists twice, because clocks are put back, rings the first time
+    only. Both follow RFC 5545.
+
+    Instants only grow. Where clocks are put forward, two wall times may be one instant, or swap (02:30 rings at 03:30,
+    after 03:00): an occurrence that does not come after the one before it is left out.
+    """
+
+    starts_at: datetime
+    zone: str
+    rule: RecurrenceRule | None
+
+    def places(self) -> Iterator[OccurrenceTime]:
+        """All of them, one after the other."""
+        place = self._first()
+        while place is not None:
+            yield place
+            place = self.after(place)
+
+    def after(self, place: OccurrenceTime, last_at: datetime | None = None) -> OccurrenceTime | None:
+        """The occurrence after this one. `last_at` is the instant that it must come after."""
+        later_than = max(place.at, last_at or place.at)
+        if self.rule is None:
+            return None
+        wall, no = following(self.rule, place.wall), place.no + 1
+        while wall is not None and self.rule.allows(wall, no):
+            if (at := instant(wall, self.zone)) > later_than:
+                return OccurrenceTime(wall, at, no)
+            wall, no = following(self.rule, wall), no + 1
+        return None
+
+    def first_from(self, moment: datetime, since: OccurrenceTime | None = None) -> OccurrenceTime | None:
+        """The first occurrence that is not before `moment`, searched from `since` on."""
+        place = since or self._first()
+        while place is not None and place.at < moment:
+            place = self.after(place)
+        return place
+
+    def upcoming(self, since: OccurrenceTime, limit: int) -> list[OccurrenceTime]:
+        upcoming = [since]
+        while len(upcoming) < limit and (place := self.after(upcoming[-1])) is not None:
+            upcoming.append(place)
+        return upcoming
+
+    def _first(self) -> OccurrenceTime | None:
+        wall = first(self.rule, self.starts_at) if self.rule else self.starts_at
+        if wall is None or (self.rule and not self.rule.allows(wall, 1)):
+            return None
+        return OccurrenceTime(wall, instant(wall, self.zone), 1)

@@ -15,8 +15,7 @@ from trunkline.leads.ingest import FieldProblem, LeadRefused
 from trunkline.leads.windows import Window
 from trunkline.model import new_id
 from trunkline.reminders import recurrence
-from trunkline.reminders.recurrence import BadRule
-from trunkline.reminders.series import Series
+from trunkline.reminders.recurrence import BadRule, Series
 from trunkline.schema.fields import ObjectId, Text
 from trunkline.schema.reminders import WALL
 from trunkline.store.leads import Admission

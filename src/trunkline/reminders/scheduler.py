@@ -12,7 +12,7 @@ from uuid import UUID
 
 from trunkline.crashpoint import crash_point
 from trunkline.loops.base import Loop
-from trunkline.reminders.making import make_due
+from trunkline.reminders.lifecycle import make_due
 from trunkline.store import reminders
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger, metrics

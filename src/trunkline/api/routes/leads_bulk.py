@@ -169,25 +169,20 @@ async def take_upload(
         hash_of=hash_of,
     )
     try:
-        await _upload(api, body, intake, loader, report)
-    except BaseException:
-        report.close()
-        raise
-    finally:
-        await loader.close()
-    return _answer(request, report)
-
-
-async def _upload(
-    api: Api, body: AsyncIterator[bytes], intake: Intake, loader: AnyLoader, report: UploadReport
-) -> None:
-    try:
         async with api.uploads:
             await _take_in(body, intake, loader)
         if report.problems and isinstance(loader, AllOrNothing):
             raise _none_taken(report, intake.rows_read)
-    except (BrokenUpload, StoreUnavailable, ApiError) as error:
-        raise _with_report(upload_problem(error), report) from error.__cause__
+    except BaseException as error:
+        report.close()
+        if isinstance(error, BrokenUpload | StoreUnavailable | ApiError):
+            raise _with_report(upload_problem(error), report) from error.__cause__
+        raise
+    finally:
+        await loader.close()
+    is_lines = NDJSON in request.headers.get("accept", "")
+    parts = _as_lines(report) if is_lines else _as_json(report)
+    return StreamingResponse(_pieces(report, parts), media_type=NDJSON if is_lines else "application/json")
 
 
 async def _take_in(body: AsyncIterator[bytes], intake: Intake, loader: AnyLoader) -> None:
@@ -254,12 +249,6 @@ def _with_report(problem: ApiError, report: UploadReport) -> ApiError:
     results = [msgspec.to_builtins(each) for each in report.problems]
     problem.more["report"] = asdict(report.tally) | {"results": results}
     return problem
-
-
-def _answer(request: Request, report: UploadReport) -> StreamingResponse:
-    if NDJSON in request.headers.get("accept", ""):
-        return StreamingResponse(_pieces(report, _as_lines(report)), media_type=NDJSON)
-    return StreamingResponse(_pieces(report, _as_json(report)), media_type="application/json")
 
 
 def _as_lines(report: UploadReport) -> Iterator[bytes]:

@@ -22,7 +22,7 @@ from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.leads import ingest, phones
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.ingest import FieldProblem, LeadRefused
-from trunkline.reminders import changes, making
+from trunkline.reminders import lifecycle
 from trunkline.reminders.request import (
     CARRIER,
     LATE_MINUTES_MAX,
@@ -107,7 +107,7 @@ async def create_reminder(
             return await _shown(tx, same_request(require_found(earlier, "reminder"), new))
         if body.windows:
             await _put_windows(tx, api, who, reminder, body)
-        reminder, made = await making.make_due(tx, reminder, api.deps.reminders.horizon_s)
+        reminder, made = await lifecycle.make_due(tx, reminder, api.deps.reminders.horizon_s)
         await record(tx, who, "reminder.made", reminder.id, reminder.tenant)
         shown = await _shown(tx, reminder)
     afterwards.add_task(schedule_best_effort, api, made)
@@ -169,7 +169,7 @@ async def get_upcoming(
     async with api.store.reading() as connection:
         reminder = require_found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
         waiting = await reminders.waiting(connection, [reminder_id])
-        place = making.next_place(reminder)
+        place = lifecycle.next_place(reminder)
         places = stored_series(reminder).upcoming(place, query.limit) if place else []
         known = await reminders.known_walls(connection, reminder_id, [each.wall for each in places])
     items = [
@@ -210,7 +210,7 @@ async def skip_occurrence(reminder_id: UUID, body: SkipIn, who: LeadsKey, api: D
     that is being called does not count as the next."""
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
-        skipped = await changes.skip(tx, reminder, body.wall_at)
+        skipped = await lifecycle.skip(tx, reminder, body.wall_at)
         if skipped is None:
             raise conflict(
                 "nothing_to_skip", "There is no such occurrence that has not been made or skipped."
@@ -231,7 +231,7 @@ async def ring_next(reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: Bac
     """Calls the next occurrence now instead of at its time. Windows, limits and stops apply as for every call."""
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
-        rung = await making.make_now(tx, reminder)
+        rung = await lifecycle.make_now(tx, reminder)
         if rung is None:
             raise conflict("not_active", f"This reminder is {reminder.status}: it has no next occurrence.")
         reminder, made = rung
@@ -247,7 +247,7 @@ async def pause_reminder(reminder_id: UUID, who: LeadsKey, api: Deps) -> Reminde
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
         if reminder.status == "ACTIVE":
-            reminder = await changes.pause(tx, reminder)
+            reminder = await lifecycle.pause(tx, reminder)
             await record(tx, who, "reminder.paused", reminder.id, reminder.tenant)
     if reminder.status == "ENDED":
         raise conflict("not_active", "This reminder has ended.")
@@ -265,8 +265,8 @@ async def resume_reminder(
         if reminder.status == "ENDED":
             raise conflict("not_active", "This reminder has ended.")
         if reminder.status == "PAUSED":
-            reminder = await changes.resume(tx, reminder)
-            reminder, made = await making.make_due(tx, reminder, api.deps.reminders.horizon_s)
+            reminder = await lifecycle.resume(tx, reminder)
+            reminder, made = await lifecycle.make_due(tx, reminder, api.deps.reminders.horizon_s)
             await record(tx, who, "reminder.resumed", reminder.id, reminder.tenant)
         shown = await _shown(tx, reminder)
     afterwards.add_task(schedule_best_effort, api, made)
@@ -283,7 +283,7 @@ async def cancel_reminder(
     """No more calls. The reminder and its occurrences can still be read. Idempotent."""
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
-        reminder = await changes.cancel(tx, reminder, hang_up=hang_up)
+        reminder = await lifecycle.cancel(tx, reminder, hang_up=hang_up)
         await record(tx, who, "reminder.cancelled", reminder.id, reminder.tenant, hang_up=hang_up)
     return reminder
 
