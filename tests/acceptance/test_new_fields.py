@@ -38,7 +38,6 @@ REFERENCE_OF_A_LEAD = {
         ("        request.priority,\n", "        request.reference,\n"),
     ],
     "store/leads.py": [
-        ("    expires_at: datetime | None = None\n", "    reference: str | None = None\n"),
         ("    expires_at: datetime | None\n", "    reference: str | None\n"),
     ],
     "store/queries/leads.sql": [

@@ -48,7 +48,7 @@ def problems(**more: Any) -> dict[str, str]:
 def test_a_request_with_nothing_but_an_id_and_a_phone_becomes_a_lead() -> None:
     new = prepared()
     assert (new.reseller_id, new.merchant_id, new.pool_id, new.phone) == ("r", "m", "main", "+14155550123")
-    assert (new.priority, new.max_attempts, new.scheduled_at, new.payload) == (50, 1, None, {})
+    assert (new.priority, new.max_attempts, new.scheduled_at, new.payload) == (50, 1, None, "{}")
 
 
 def test_the_phone_may_be_in_the_payload_in_the_merchants_own_spelling() -> None:

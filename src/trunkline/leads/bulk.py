@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import merge
 from operator import attrgetter
 from tempfile import TemporaryFile
@@ -38,6 +38,7 @@ from trunkline.store.leads import (
     StagedLead,
 )
 from trunkline.store.tenants import Tenant
+from trunkline.value import replace
 
 ROWS_MAX = 100_000
 BATCH_ROWS = 5_000
@@ -174,7 +175,8 @@ class Intake:
             return
         if self._hash_of is not None:
             new = replace(new, request_hash=self._hash_of(new.request_id))
-        self._batch.staged.append(leads.staged(candidate.row_no, ingest.encode(new.payload), new))
+        values = (*msgspec.structs.astuple(new), candidate.row_no)
+        self._batch.staged.append(StagedLead(*values))
 
 
 def _request(row: UploadRow, own_merchant_id: str | None) -> LeadCandidate | RowResult:

@@ -146,7 +146,7 @@ def prepare(
         request_hash=fingerprint(request, phone, scheduled_at),
         phone=phone,
         timezone=request.timezone,
-        payload=request.payload,
+        payload=encode(request.payload).decode(),
         campaign_id=request.campaign_id,
         pool_id=admission.pool_id,
         priority=request.priority,

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
 from trunkline.store.sql import Area, query
 from trunkline.store.tenants import Tenant
+from trunkline.value import Private, Value
 
 _SQL = Area("leads")
 _LIST_BY_PHONE = query("leads/list_of", whose="phone = $5")
@@ -49,18 +49,21 @@ class Admission:
     now: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class NewLead:
-    """A lead that passed every check. `request_hash` distinguishes a repeat from another request with its id."""
+class NewLead(Value, frozen=True, array_like=True, gc=False):
+    """A lead that passed every check. `request_hash` distinguishes a repeat from another request with its id.
+
+    Small, and not tracked by the garbage collector: thousands of them wait for their batch of an upload.
+    """
 
     id: UUID
     reseller_id: str
     merchant_id: str
     request_id: str
     request_hash: bytes
-    phone: str
+    phone: Private[str]
     timezone: str | None
-    payload: dict[str, Any]
+    # As JSON.
+    payload: Private[str]
     campaign_id: UUID | None
     pool_id: str
     priority: int
@@ -68,14 +71,17 @@ class NewLead:
     reporting_webhook_url: str | None
     scheduled_at: datetime | None
     # When its window opens, and closes again; None where no window applies.
-    due_at: datetime | None = None
-    closes_at: datetime | None = None
+    due_at: datetime | None
+    closes_at: datetime | None
     # Requested now, yet the window is closed.
-    is_deferred: bool = False
-    expires_at: datetime | None = None
+    is_deferred: bool
+    expires_at: datetime | None
 
 
-_NEW_VALUES = attrgetter(*NewLead.__dataclass_fields__)
+class StagedLead(NewLead, frozen=True, array_like=True, gc=False):
+    """A lead of an upload."""
+
+    row_no: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ async def admission(
 
 async def insert(tx: Connection, new: NewLead) -> StoredLead | None:
     """None if the merchant has sent this request before, or if the person is on a do-not-call list."""
-    row = await tx.fetchrow(_SQL.insert, *_NEW_VALUES(new))
+    row = await tx.fetchrow(_SQL.insert, *msgspec.structs.astuple(new))
     return pick_or_none(StoredLead, row)
 
 
@@ -215,39 +221,6 @@ class StoredTimelineEvent(TimelineEvent):
 async def timeline(conn: Connection, lead_id: UUID, *, limit: int) -> list[StoredTimelineEvent]:
     """Unordered: `leads.timeline` puts the events in order. The caller has checked whose lead it is."""
     return [pick(StoredTimelineEvent, row) for row in await conn.fetch(_SQL.timeline, lead_id, limit)]
-
-
-class StagedLead(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row that passed every check. Small, and not tracked by the garbage collector: thousands of them wait for their
-    batch."""
-
-    row_no: int
-    payload: str
-    id: UUID
-    reseller_id: str
-    merchant_id: str
-    request_id: str
-    request_hash: bytes
-    phone: str
-    timezone: str | None
-    campaign_id: UUID | None
-    pool_id: str
-    priority: int
-    max_attempts: int
-    reporting_webhook_url: str | None
-    scheduled_at: datetime | None
-    due_at: datetime | None
-    closes_at: datetime | None
-    is_deferred: bool
-    expires_at: datetime | None
-
-
-# As they follow in a staged lead.
-_STAGED_VALUES = attrgetter(*StagedLead.__struct_fields__[2:])
-
-
-def staged(row_no: int, payload: bytes, new: NewLead) -> StagedLead:
-    return StagedLead(row_no, payload.decode(), *_STAGED_VALUES(new))
 
 
 @dataclass(frozen=True, slots=True)

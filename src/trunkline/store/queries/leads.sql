@@ -110,7 +110,7 @@ WITH new AS (
         id, reseller_id, merchant_id, request_id, request_hash, phone, timezone, payload, campaign_id, pool_id, priority,
         max_attempts, reporting_webhook_url, scheduled_at, due_at, closes_at, expires_at
     )
-    SELECT $1::uuid, $2::text, $3::text, $4::text, $5::bytea, $6::text, $7::text, $8::jsonb, $9::uuid, $10::text,
+    SELECT $1::uuid, $2::text, $3::text, $4::text, $5::bytea, $6::text, $7::text, $8::text::jsonb, $9::uuid, $10::text,
            $11::smallint, $12::smallint, $13::text, greatest($14::timestamptz, now()),
            greatest(coalesce($15::timestamptz, $14), now()), $16::timestamptz, $18::timestamptz
     WHERE NOT EXISTS (
