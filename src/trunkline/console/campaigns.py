@@ -11,7 +11,9 @@ _ONE = "/campaigns/{campaign_id}"
 
 async def show(visit: PageRequest) -> Shown:
     found = await visit.listed("/campaigns", "merchant_id", "status")
-    return Shown("campaigns.html", found | {"statuses": get_args(CampaignStatus), "may_act": visit.may("leads")})
+    return Shown(
+        "campaigns.html", found | {"statuses": get_args(CampaignStatus), "may_act": visit.may("leads")}
+    )
 
 
 async def show_one(visit: PageRequest) -> Shown:
