@@ -319,7 +319,7 @@ async def test_a_beat_between_reading_valkey_and_postgres_is_no_restore(
     async with process(database_url, bus) as leader, process(database_url, bus) as starting:
         await leader.look()
         await leader.beat()
-        asked = continuity_record.recall
+        asked = outages.recall
 
         async def ask_and_let_it_beat(bus: Bus) -> object:
             await leader.beat(3)
@@ -327,7 +327,7 @@ async def test_a_beat_between_reading_valkey_and_postgres_is_no_restore(
             await leader.beat(3)
             return said
 
-        monkeypatch.setattr(continuity_record, "recall", ask_and_let_it_beat)
+        monkeypatch.setattr(outages, "recall", ask_and_let_it_beat)
         await starting.look()
         assert not starting.is_killed
 
