@@ -7,6 +7,7 @@ follow each other; and all other events are placed between them by our clock.
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import accumulate
 
 from trunkline.store.leads import StoredTimelineEvent
 
@@ -44,15 +45,7 @@ def _moments(steps: Sequence[StoredTimelineEvent]) -> list[datetime]:
         # Only the carrier's clock dates it, and nothing came after it.
         moments.append(min(bounds, default=each.at))
         soonest = min(bounds, default=None)
-    moments.reverse()
-    return _not_falling(moments)
-
-
-def _not_falling(moments: Sequence[datetime]) -> list[datetime]:
-    ascending: list[datetime] = []
-    for moment in moments:
-        ascending.append(max(moment, ascending[-1]) if ascending else moment)
-    return ascending
+    return list(accumulate(reversed(moments), max))
 
 
 def _by_attempt(events: Iterable[StoredTimelineEvent]) -> list[list[tuple[StoredTimelineEvent, bool]]]:

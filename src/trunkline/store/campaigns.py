@@ -81,8 +81,6 @@ class OutcomeCount:
     lately: int
     tried: int
     next_due_at: datetime | None
-    first_finished_at: datetime | None
-    last_finished_at: datetime | None
 
 
 async def insert(tx: Connection, new: NewCampaign) -> StoredCampaign | None:

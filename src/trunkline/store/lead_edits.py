@@ -9,7 +9,7 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.leads import StoredLead
-from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.rows import columns, pick, pick_or_none
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
@@ -158,15 +158,9 @@ class EndedFilter:
     phone: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EndedCursor:
-    """Where the last page ended."""
-
-    finished_at: datetime
-    lead_id: UUID
-
-
-FIRST_PAGE = EndedCursor(datetime.min.replace(tzinfo=UTC), UUID(int=0))
+# When the last lead of the page before ended, and its id.
+EndedCursor = tuple[datetime, UUID]
+FIRST_PAGE: EndedCursor = (datetime.min.replace(tzinfo=UTC), UUID(int=0))
 
 
 async def reopening_facts(
@@ -181,17 +175,8 @@ async def reopen(tx: Connection, reopened: Sequence[Reopened], order: ReopenOrde
     """Those of the locked leads that have finished wait again."""
     if not reopened:
         return []
-    rows = await tx.fetch(
-        _SQL.reopen,
-        [each.id for each in reopened],
-        [each.wanted_at for each in reopened],
-        [each.due_at for each in reopened],
-        [each.closes_at for each in reopened],
-        [each.max_attempts for each in reopened],
-        order.request_id,
-        order.reason,
-        order.actor,
-    )
+    arrays = columns(reopened, *Reopened.__dataclass_fields__)
+    rows = await tx.fetch(_SQL.reopen, *arrays, order.request_id, order.reason, order.actor)
     return [pick(StoredLead, row) for row in rows]
 
 
@@ -208,9 +193,7 @@ async def list_ended(
     after: EndedCursor,
     limit: int,
 ) -> list[StoredLead]:
-    rows = await conn.fetch(
-        _SQL.list_ended, *_filter(tenant, wanted, request_id), after.finished_at, after.lead_id, limit
-    )
+    rows = await conn.fetch(_SQL.list_ended, *_filter(tenant, wanted, request_id), *after, limit)
     return [pick(StoredLead, row) for row in rows]
 
 

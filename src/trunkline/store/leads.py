@@ -164,37 +164,13 @@ async def list_leads(
 ) -> list[StoredLead]:
     """A page of leads, newest first, by the index that fits the narrowest filter."""
     merchant_id = wanted.merchant_id or tenant.merchant_id
+    more = (wanted.campaign_id, wanted.phone, wanted.statuses, before, limit)
     if wanted.request_id is not None:
-        return await _list_by_request(tx, tenant, wanted, before, limit)
-    rows = await tx.fetch(
-        _list_query(tenant, wanted, merchant_id),
-        tenant.reseller_id,
-        tenant.merchant_id,
-        merchant_id,
-        wanted.campaign_id,
-        wanted.phone,
-        wanted.statuses,
-        before,
-        limit,
-    )
-    return [pick(StoredLead, row) for row in rows]
-
-
-async def _list_by_request(
-    tx: Connection, tenant: Tenant, wanted: LeadFilter, before: UUID, limit: int
-) -> list[StoredLead]:
-    rows = await tx.fetch(
-        _SQL.list_by_request,
-        tenant.reseller_id,
-        tenant.merchant_id,
-        wanted.merchant_id,
-        wanted.request_id,
-        wanted.campaign_id,
-        wanted.phone,
-        wanted.statuses,
-        before,
-        limit,
-    )
+        named = (wanted.merchant_id, wanted.request_id)
+        rows = await tx.fetch(_SQL.list_by_request, tenant.reseller_id, tenant.merchant_id, *named, *more)
+    else:
+        statement = _list_query(tenant, wanted, merchant_id)
+        rows = await tx.fetch(statement, tenant.reseller_id, tenant.merchant_id, merchant_id, *more)
     return [pick(StoredLead, row) for row in rows]
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from trunkline.schema.reminders import Occurrence, Reminder
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.rows import columns, pick, pick_or_none
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
@@ -273,5 +273,4 @@ async def changed_occurrences(tx: Connection, *, limit: int) -> list[Followed]:
 
 
 async def write_states(tx: Connection, changes: Sequence[StateChange]) -> None:
-    columns = [[getattr(change, name) for change in changes] for name in StateChange.__dataclass_fields__]
-    await tx.execute(_SQL.write_states, *columns)
+    await tx.execute(_SQL.write_states, *columns(changes, *StateChange.__dataclass_fields__))

@@ -111,8 +111,9 @@ async def holders(conn: Connection) -> list[Holder]:
             row["number_id"],
             row["channel_no"],
             row["lead_id"],
-            row["lead_id"]
-            and Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"]),
+            Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"])
+            if row["lead_id"] is not None
+            else None,
         )
         for row in await conn.fetch(_SQL.holders)
     ]

@@ -27,8 +27,9 @@ from trunkline.schema.leads import Lead
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads, schedule
 from trunkline.store.database import Connection
-from trunkline.store.lead_edits import FIRST_PAGE, EndedCursor, EndedFilter, Reopened, ReopenOrder
+from trunkline.store.lead_edits import FIRST_PAGE, EndedFilter, Reopened, ReopenOrder
 from trunkline.store.leads import Admission, AdmissionKey, StoredLead
+from trunkline.store.tenants import Tenant
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
@@ -171,13 +172,21 @@ async def reopen_leads(
         wanted = sorted(set(body.lead_ids))
         complete = True
         if body.dry_run:
-            return await _count_named(api, who, wanted)
+            async with api.store.reading() as connection:
+                found = [await leads.get(connection, who.tenant, lead_id) for lead_id in wanted]
+            return _counted(sum(lead is not None and lead.status == LeadStatus.FINISHED for lead in found))
         for start in range(0, len(wanted), PAGE):
             await _reopen(api, who, body, wanted[start : start + PAGE], tally)
     else:
         await check_merchant(api, who, body.merchant_id)
         if body.dry_run:
-            return await _count(api, who, body)
+            ended = await _filter(api, body)
+            async with api.store.reading() as connection:
+                return _counted(
+                    await lead_edits.count_ended(
+                        connection, who.tenant, ended, request_id=body.request_id, limit=COUNT_MAX
+                    )
+                )
         complete = await _reopen_all(api, who, body, tally)
     if tally.reopened:
         afterwards.add_task(schedule_best_effort, api, tally.reopened)
@@ -240,7 +249,7 @@ async def _reopen_all(api: Api, who: Principal, body: ReopenManyIn, tally: Reope
         if len(page) < PAGE:
             return True
         assert page[-1].finished_at is not None, "it has finished"
-        after = EndedCursor(page[-1].finished_at, page[-1].id)
+        after = (page[-1].finished_at, page[-1].id)
     return False
 
 
@@ -263,20 +272,8 @@ async def _filter(api: Api, body: ReopenManyIn) -> EndedFilter:
     )
 
 
-async def _count(api: Api, who: Principal, body: ReopenManyIn) -> ReopenManyOut:
-    wanted = await _filter(api, body)
-    async with api.store.reading() as connection:
-        count = await lead_edits.count_ended(
-            connection, who.tenant, wanted, request_id=body.request_id, limit=COUNT_MAX
-        )
-    return ReopenManyOut(matched=count, reopened=0, refused={}, complete=True)
-
-
-async def _count_named(api: Api, who: Principal, ids: Sequence[UUID]) -> ReopenManyOut:
-    async with api.store.reading() as connection:
-        there = [await leads.get(connection, who.tenant, lead_id) for lead_id in ids]
-    finished = sum(lead is not None and lead.status == LeadStatus.FINISHED for lead in there)
-    return ReopenManyOut(matched=finished, reopened=0, refused={}, complete=True)
+def _counted(matched: int) -> ReopenManyOut:
+    return ReopenManyOut(matched=matched, reopened=0, refused={}, complete=True)
 
 
 async def _reopen(
@@ -327,25 +324,25 @@ async def _timings(
     tx: Connection, body: ReopenIn, locked: Mapping[UUID, StoredLead]
 ) -> dict[UUID, Reopened | None]:
     """When each may be called, by the present policy. None: never."""
-    keys = {
-        lead_id: AdmissionKey(lead.merchant_id, lead.pool, lead.campaign_id)
-        for lead_id, lead in locked.items()
-    }
+    by_tenant: dict[Tenant, set[AdmissionKey]] = {}
+    for lead in locked.values():
+        by_tenant.setdefault(lead.tenant, set()).add(_admission_key(lead))
     admissions: dict[AdmissionKey, Admission] = {}
-    for tenant in {lead.tenant for lead in locked.values()}:
-        of_tenant = [key for lead_id, key in keys.items() if locked[lead_id].tenant == tenant]
-        admissions |= await leads.admissions(tx, tenant, list(dict.fromkeys(of_tenant)))
-    timed: dict[UUID, Reopened | None] = {}
+    for tenant, keys in by_tenant.items():
+        admissions |= await leads.admissions(tx, tenant, list(keys))
+    timed: dict[UUID, Reopened | None] = dict.fromkeys(locked)
     for lead_id, lead in locked.items():
-        admission = admissions[keys[lead_id]]
+        admission = admissions[_admission_key(lead)]
         wanted_at = (body.scheduled_at or admission.now).astimezone(UTC)
         timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission)
         most = attempts_max(lead, body.max_attempts)
-        if isinstance(timing, FieldProblem) or most is None:
-            timed[lead_id] = None
-        else:
+        if not isinstance(timing, FieldProblem) and most is not None:
             timed[lead_id] = Reopened(lead_id, wanted_at, timing.due_at, timing.closes_at, most)
     return timed
+
+
+def _admission_key(lead: StoredLead) -> AdmissionKey:
+    return AdmissionKey(lead.merchant_id, lead.pool, lead.campaign_id)
 
 
 async def _ask_carriers(api: Api, who: Principal, body: ReopenIn, ids: Sequence[UUID]) -> set[UUID]:
