@@ -63,7 +63,12 @@ class CampaignMaintenance(Loop):
                 await lifecycle.hold(tx, campaign, ACTOR, campaign.status.lower())
             if campaign.status == "RUNNING" and await campaigns.is_done(tx, campaign):
                 await campaigns.move(tx, campaign.id, "COMPLETED")
-            return campaign.given != campaign.gives and await self._give(tx, campaign)
+            if campaign.given == campaign.gives:
+                return False
+            more = await campaigns.give(tx, campaign, limit=self._page)
+            if not more:
+                await campaigns.mark_given(tx, campaign.id)
+            return more
 
     async def _end_leads(self, tx: Connection, campaign: StoredCampaign) -> bool:
         lead_ids = await campaigns.waiting(tx, campaign, limit=self._page)
@@ -78,12 +83,6 @@ class CampaignMaintenance(Loop):
         if called:
             await lead_edits.request_cancel(tx, called, reason, hang_up=campaign.stop_hangs_up)
         return True
-
-    async def _give(self, tx: Connection, campaign: StoredCampaign) -> bool:
-        more = await campaigns.give(tx, campaign, limit=self._page)
-        if not more:
-            await campaigns.mark_given(tx, campaign.id)
-        return more
 
 
 class CampaignCounter(Loop):

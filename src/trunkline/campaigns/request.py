@@ -78,9 +78,13 @@ class CampaignRequest(BaseModel):
 
 
 def prepare(request: CampaignRequest, admission: Admission) -> NewCampaign | LeadRefused:
-    problems = tuple(_problems(request, admission))
+    problems = list(
+        content_problems(request.starts_at, request.ends_at, request.reporting_webhook_url, admission.now)
+    )
+    if admission.pool_id is None:
+        problems.insert(0, ingest.no_pool(request.pool, "Name a pool, or set the merchant's default_pool."))
     if problems or admission.pool_id is None:
-        return LeadRefused(problems)
+        return LeadRefused(tuple(problems))
     content = request.model_dump(mode="json", exclude={"request_id", "merchant_id"})
     return NewCampaign(
         id=new_id(),
@@ -98,23 +102,18 @@ def prepare(request: CampaignRequest, admission: Admission) -> NewCampaign | Lea
     )
 
 
-def time_problems(
-    starts_at: datetime | None, ends_at: datetime | None, now: datetime
+def content_problems(
+    starts_at: datetime | None, ends_at: datetime | None, reporting_webhook_url: str | None, now: datetime
 ) -> Iterator[FieldProblem]:
-    for field, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
-        if (problem := ingest.moment_problem(moment, field)) is not None:
-            yield problem
-            return
-    if ends_at is not None and ends_at <= now:
-        yield FieldProblem("ends_at", "This time has passed: no lead would be called.")
-    if starts_at is not None and ends_at is not None and ends_at <= starts_at:
-        yield FieldProblem("ends_at", "The campaign ends before it starts.")
-
-
-def _problems(request: CampaignRequest, admission: Admission) -> Iterator[FieldProblem]:
-    if admission.pool_id is None:
-        yield ingest.no_pool(request.pool, "Name a pool, or set the merchant's default_pool.")
-    yield from time_problems(request.starts_at, request.ends_at, admission.now)
-    url = request.reporting_webhook_url
-    if url and (problem := ingest.webhook_problem(url)):
+    """Of a request, or of a campaign with a change."""
+    bounds = (("starts_at", starts_at), ("ends_at", ends_at))
+    outside = next(filter(None, (ingest.moment_problem(moment, field) for field, moment in bounds)), None)
+    if outside is not None:
+        yield outside
+    elif ends_at is not None:
+        if ends_at <= now:
+            yield FieldProblem("ends_at", "This time has passed: no lead would be called.")
+        if starts_at is not None and ends_at <= starts_at:
+            yield FieldProblem("ends_at", "The campaign ends before it starts.")
+    if reporting_webhook_url and (problem := ingest.webhook_problem(reporting_webhook_url)):
         yield problem

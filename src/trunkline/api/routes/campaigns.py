@@ -24,7 +24,7 @@ from trunkline.api.routes.policy import above_merchant, put_layer, wake_leads
 from trunkline.campaigns import lifecycle
 from trunkline.campaigns.lifecycle import DONE, FROM, Action
 from trunkline.campaigns.progress import campaign_shares, progress
-from trunkline.campaigns.request import ENDS, STARTS, CampaignRequest, prepare, time_problems
+from trunkline.campaigns.request import ENDS, STARTS, CampaignRequest, content_problems, prepare
 from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.jobs.platform.exports import COLUMNS, as_csv
 from trunkline.leads import ingest
@@ -44,6 +44,7 @@ from trunkline.store.campaigns import StoredCampaign
 from trunkline.store.database import Connection
 from trunkline.store.leads import LeadFilter
 from trunkline.store.policy import PolicyKey
+from trunkline.store.reminders import StoredReminder
 
 router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
 
@@ -119,7 +120,7 @@ async def create_campaign(
             response.status_code = 200
             earlier = await campaigns.by_request(tx, new.merchant_id, new.request_id)
             return await with_policy(tx, same_request(require_found(earlier, "campaign"), new))
-        await _put_policy(tx, api, who, campaign, body.policy)
+        await put_own_policy(tx, api, who, campaign, body.policy)
         await lifecycle.hold(tx, campaign, who.actor, "not started")
         await record(tx, who, "campaign.made", campaign.id, campaign.tenant, name=campaign.name)
         return await with_policy(tx, campaign)
@@ -197,10 +198,10 @@ async def update_campaign(
             if admission is None or admission.pool_id is None:
                 raise invalid(ingest.no_pool(body.pool))
             given["pool_id"] = admission.pool_id
-        _refuse_times(campaign, given)
+        _refuse_content(campaign, given)
         campaign = await campaigns.edit(tx, campaign.id, given)
         if body.policy is not None:
-            await _put_policy(tx, api, who, campaign, body.policy)
+            await put_own_policy(tx, api, who, campaign, body.policy)
             afterwards.add_task(wake_leads, api, campaign.tenant)
         await record(
             tx, who, "campaign.changed", campaign.id, campaign.tenant, fields=sorted(body.model_fields_set)
@@ -319,22 +320,20 @@ async def _locked(tx: Connection, who: Principal, campaign_id: UUID) -> StoredCa
     return require_found(await campaigns.lock(tx, who.tenant, campaign_id), "campaign")
 
 
-async def _put_policy(
-    tx: Connection, api: Api, who: Principal, campaign: StoredCampaign, body: CallingPolicy
+async def put_own_policy(
+    tx: Connection, api: Api, who: Principal, owner: StoredCampaign | StoredReminder, body: CallingPolicy
 ) -> None:
-    key = campaign_key(campaign.merchant_id, campaign.id)
-    above = [*above_merchant(campaign.tenant), PolicyKey("merchant", campaign.merchant_id)]
-    await put_layer(tx, api, who, key, body, campaign.tenant, above=above)
+    """A layer below the merchant's, under the owner's id: the gates read it like every other one."""
+    key = campaign_key(owner.merchant_id, owner.id)
+    above = [*above_merchant(owner.tenant), PolicyKey("merchant", owner.merchant_id)]
+    await put_layer(tx, api, who, key, body, owner.tenant, above=above)
 
 
-def _refuse_times(campaign: StoredCampaign, given: dict[str, Any]) -> None:
+def _refuse_content(campaign: StoredCampaign, given: dict[str, Any]) -> None:
     for name in ("starts_at", "ends_at"):
         if given.get(name) is not None and ingest.moment_problem(given[name]) is None:
             given[name] = given[name].astimezone(UTC)
     starts_at, ends_at = given.get("starts_at", campaign.starts_at), given.get("ends_at", campaign.ends_at)
-    problems = list(time_problems(starts_at, ends_at, campaign.now))
-    if "reporting_webhook_url" in given:
-        problem = ingest.webhook_problem(given["reporting_webhook_url"])
-        problems += [problem] if problem else []
-    if problems:
+    url = given.get("reporting_webhook_url")
+    if problems := list(content_problems(starts_at, ends_at, url, campaign.now)):
         raise invalid(*problems)

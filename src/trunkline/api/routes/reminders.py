@@ -16,9 +16,8 @@ from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body,
 from trunkline.api.ownership import record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageQuery
 from trunkline.api.principal import Principal
+from trunkline.api.routes.campaigns import put_own_policy
 from trunkline.api.routes.leads import e164, merchant_of, same_request, schedule_best_effort
-from trunkline.api.routes.policy import above_merchant, put_layer
-from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.leads import ingest, phones
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.ingest import FieldProblem, LeadRefused
@@ -35,7 +34,6 @@ from trunkline.schema.fields import ObjectId, Text
 from trunkline.schema.reminders import Occurrence, Reminder, ReminderStatus, WallTime
 from trunkline.store import leads, reminders
 from trunkline.store.database import Connection
-from trunkline.store.policy import PolicyKey
 from trunkline.store.reminders import NewReminder, StoredReminder, WaitingOccurrence
 
 router = APIRouter(prefix=f"{API_ROOT}/reminders", tags=["reminders"])
@@ -106,7 +104,8 @@ async def create_reminder(
             earlier = await reminders.by_request(tx, new.merchant_id, new.request_id)
             return await _shown(tx, same_request(require_found(earlier, "reminder"), new))
         if body.windows:
-            await _put_windows(tx, api, who, reminder, body)
+            windows = CallingPolicy(windows=body.windows, timezone=reminder.timezone)
+            await put_own_policy(tx, api, who, reminder, windows)
         reminder, made = await lifecycle.make_due(tx, reminder, api.deps.reminders.horizon_s)
         await record(tx, who, "reminder.made", reminder.id, reminder.tenant)
         shown = await _shown(tx, reminder)
@@ -341,13 +340,3 @@ def _no_pool(body: ReminderRequest, carrier: str | None) -> FieldProblem:
     return FieldProblem(
         "pool", f"This merchant has no pool {body.pool!r} whose numbers are all of {carrier}."
     )
-
-
-async def _put_windows(
-    tx: Connection, api: Api, who: Principal, reminder: StoredReminder, body: ReminderRequest
-) -> None:
-    """Stored as a layer of calling policy under the reminder's id, which the gates read like every other one."""
-    key = campaign_key(reminder.merchant_id, reminder.id)
-    above = [*above_merchant(reminder.tenant), PolicyKey("merchant", reminder.merchant_id)]
-    layer = CallingPolicy(windows=body.windows, timezone=reminder.timezone)
-    await put_layer(tx, api, who, key, layer, reminder.tenant, above=above)
