@@ -79,15 +79,17 @@ async def create_lead(
             raise invalid(*new.problems)
         # Two rounds, because retention may remove the lead of an earlier request before it is read.
         for _ in range(2):
-            if lead := await leads.insert(connection, new):
-                afterwards.add_task(schedule_best_effort, api, [lead.id])
-                return lead
-            if lead := await leads.by_request(connection, new.merchant_id, new.request_id):
+            if inserted := await leads.insert(connection, new):
+                break
+            if earlier := await leads.by_request(connection, new.merchant_id, new.request_id):
                 response.status_code = 200
-                return same_request(lead, new)
-        if await leads.is_listed(connection, new):
-            raise forbidden("do_not_call", "This person is on a do-not-call list.")
-        raise StoreUnavailable("the lead of this request_id was removed while it was read")
+                return same_request(earlier, new)
+        else:
+            if await leads.is_listed(connection, new):
+                raise forbidden("do_not_call", "This person is on a do-not-call list.")
+            raise StoreUnavailable("the lead of this request_id was removed while it was read")
+    afterwards.add_task(schedule_best_effort, api, [inserted.id])
+    return inserted
 
 
 @router.get("", responses=READ_ERRORS, summary="List leads")
