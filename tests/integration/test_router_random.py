@@ -267,7 +267,7 @@ class Routing(RuleBasedStateMachine):
     @invariant()
     def the_calls_are_where_the_model_says(self) -> None:
         calls = self.do(router.calls(self.world.router_bus, 0, 1000))
-        assert {view.call_sid: view.pod for view in calls} == self.model.held
+        assert {view.call_sid: view.pod_name for view in calls} == self.model.held
 
     @invariant()
     def who_is_free_is_free(self) -> None:

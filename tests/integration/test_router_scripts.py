@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -16,7 +15,7 @@ from tests.support.world import ALL_STANDARD
 from trunkline.bus import router, router_manager
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
-from trunkline.bus.router import BeatRule, PodView, RouterBus, Unregistered
+from trunkline.bus.router import BeatRule, RouterBus, Unregistered
 from trunkline.bus.router_manager import Term
 from trunkline.model import Slot
 from trunkline.routing import (
@@ -27,6 +26,7 @@ from trunkline.routing import (
     RegisteredPod,
     Unallocated,
 )
+from trunkline.schema.router import RouterPod
 from trunkline.settings.tiers import assignment_order, parse_tiers
 
 LEASE_TTL_S = 86_400
@@ -123,7 +123,7 @@ class Router:
 
     async def status_of(self, pod: str) -> str | None:
         view = await router.pod_view(self.router_bus, pod)
-        return view.status if view else None
+        return view.pod.status if view else None
 
     async def fall_silent(self, *pods: str) -> None:
         """As if these had not been heard for an hour in which we listened."""
@@ -616,5 +616,7 @@ async def test_a_pod_is_shown_with_its_call(routing: Router) -> None:
     view = await router.pod_view(routing.router_bus, "agent-0")
 
     assert view is not None
-    shown = PodView("agent-0", "standard", False, "call-1", "allocated", ("call-1",), "10.0.0.1")
-    assert replace(view, incarnation=0) == shown
+    shown = RouterPod(
+        "agent-0", "standard", False, True, "call-1", "allocated", ["call-1"], "10.0.0.1", 0, "", [], []
+    )
+    assert view.pod == shown

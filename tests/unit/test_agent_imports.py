@@ -22,8 +22,11 @@ print(*sorted(names & {{"redis", "asyncpg", "starlette", "fastapi", "msgspec", "
 @pytest.mark.parametrize(
     ("module", "ours"),
     [
-        ("trunkline.agent.simulated", ["trunkline.agent", "trunkline.handlers"]),
-        # The shapes, and the two modules of the standard library's types that they use.
+        # The shapes, and the modules of the standard library's types that they use.
+        (
+            "trunkline.agent.simulated",
+            ["trunkline.agent", "trunkline.handlers", "trunkline.moments", "trunkline.schema"],
+        ),
         (
             "trunkline.client",
             ["trunkline.client", "trunkline.moments", "trunkline.schema", "trunkline.states"],

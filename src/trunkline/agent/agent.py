@@ -15,10 +15,11 @@ from trunkline.agent.contract import Contract
 from trunkline.agent.frames import Start
 from trunkline.agent.guard import BUSY, FORBIDDEN, Finished, Guard, StreamAdmitted, StreamRefused
 from trunkline.agent.heartbeats import Heartbeats
-from trunkline.agent.router_api import HeartbeatReply, RouterApi, RouterUnavailable
+from trunkline.agent.router_api import RouterApi, RouterUnavailable
 from trunkline.agent.session import CANCEL_TIMEOUT_S, Handler, Session
 from trunkline.agent.settings import AgentSettings
 from trunkline.handlers import LoopWatch, leave_behind, refusal, where
+from trunkline.schema.router import Heartbeat, HeartbeatReply
 
 log = logging.getLogger(__name__)
 
@@ -393,24 +394,22 @@ class Agent:
         except TimeoutError:
             log.warning("pod %s: release of %s: %s", self.name, call_sid, problem)
 
-    def _describe(self) -> dict[str, Any]:
-        return {
-            "ip": self.settings.pod_ip,
-            "port": self.port,
-            "version": self._version,
-            "base_url": self.settings.base_url,
-            "calls": self._guard.live,
-            "ended": self._guard.ended(ENDED_INTERVALS * self.settings.heartbeat_interval_s),
-            "handing_over": sorted(
-                each.call.call_sid for each in self._running.values() if each.is_handing_over
-            ),
-            # Calls that ended here and whose handlers still run.
-            "hanging": self._guard.hanging,
-            "draining": self._draining or self._guard.is_stuck,
-        }
+    def _describe(self) -> Heartbeat:
+        handing_over = [each.call.call_sid for each in self._running.values() if each.is_handing_over]
+        return Heartbeat(
+            ip=self.settings.pod_ip,
+            port=self.port,
+            version=self._version,
+            base_url=self.settings.base_url,
+            calls=self._guard.live,
+            ended=self._guard.ended(ENDED_INTERVALS * self.settings.heartbeat_interval_s),
+            hanging=self._guard.hanging,
+            handing_over=sorted(handing_over),
+            draining=self._draining or self._guard.is_stuck,
+        )
 
     def _on_reply(self, reply: HeartbeatReply) -> None:
-        self._guard.trust(reply.secrets)
+        self._guard.trust([bytes.fromhex(secret) for secret in reply.stream_secrets])
         self._given = frozenset(reply.calls)
         self._changed.set()
         if reply.max_concurrent:

@@ -5,10 +5,11 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
 from uuid import uuid4
 
-from trunkline.agent.router_api import HeartbeatReply, PodSuperseded, RouterApi, RouterUnavailable
+from trunkline.agent.router_api import PodSuperseded, RouterApi, RouterUnavailable
+from trunkline.schema.router import Heartbeat, HeartbeatReply
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class Heartbeats:
         router: RouterApi,
         pod: str,
         interval_s: float,
-        describe: Callable[[], dict[str, Any]],
+        describe: Callable[[], Heartbeat],
         on_reply: Callable[[HeartbeatReply], None],
     ):
         self._router = router
@@ -68,13 +69,14 @@ class Heartbeats:
         """One heartbeat; None if the router did not accept it."""
         async with self._send_lock:
             self._sequence += 1
-            body = self._describe() | {
-                "boot_id": self._boot_id,
-                "sequence": self._sequence,
-                "interval_s": self._interval_s,
-            }
+            beat = replace(
+                self._describe(),
+                boot_id=self._boot_id,
+                sequence=self._sequence,
+                interval_s=self._interval_s,
+            )
             try:
-                reply = await self._router.heartbeat(self._pod, body)
+                reply = await self._router.heartbeat(self._pod, beat)
             except RouterUnavailable as error:
                 self._report(error)
                 return None

@@ -1,11 +1,12 @@
 """An agent's HTTP requests to the router."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from trunkline.schema.router import Heartbeat, HeartbeatReply
 
 
 class RouterUnavailable(Exception):
@@ -16,20 +17,6 @@ class PodSuperseded(RouterUnavailable):
     """A later process has registered under this pod's name: the router gives this one no calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
-    """The router's reply to a heartbeat. `calls` have this pod, connected or not. `again_in_s`: when it wants the next
-    heartbeat, 0 for the pod's interval. `max_concurrent` and `call_time_limit_s` are 0 if the reply has none."""
-
-    tier: str
-    draining: bool
-    calls: Sequence[str]
-    max_concurrent: int
-    again_in_s: float
-    secrets: Sequence[bytes] = field(repr=False)
-    call_time_limit_s: float = 0.0
-
-
 class RouterApi:
     def __init__(self, url: str, api_key: str, timeout_s: float):
         self._url = url.rstrip("/")
@@ -37,22 +24,26 @@ class RouterApi:
         self._timeout = ClientTimeout(total=timeout_s)
         self._session: ClientSession | None = None
 
-    async def heartbeat(self, pod: str, body: dict[str, Any]) -> HeartbeatReply:
-        status, answer = await self._post(f"/api/v1/pods/{quote(pod, safe='')}/heartbeat", body)
+    async def heartbeat(self, pod: str, beat: Heartbeat) -> HeartbeatReply:
+        status, answer = await self._post(f"/api/v1/pods/{quote(pod, safe='')}/heartbeat", asdict(beat))
         if status == 409 and isinstance(answer, dict) and answer.get("code") == "pod_superseded":
             raise PodSuperseded(_reason(answer) or "pod superseded")
         if status != 200:
             raise RouterUnavailable(f"heartbeat answered with {status}: {_reason(answer)}")
         try:
-            secrets = tuple(bytes.fromhex(secret) for secret in answer["stream_secrets"])
+            for secret in answer["stream_secrets"]:
+                bytes.fromhex(secret)
             return HeartbeatReply(
+                True,
+                pod,
                 answer["tier"],
                 answer["draining"],
-                tuple(answer.get("calls") or filter(None, [answer["call_sid"]])),
+                answer["call_sid"],
+                list(answer.get("calls") or filter(None, [answer["call_sid"]])),
                 int(answer.get("max_concurrent", 0)),
                 float(answer.get("again_in_s", 0.0)),
-                secrets,
                 float(answer.get("call_time_limit_s", 0.0)),
+                answer["stream_secrets"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RouterUnavailable("heartbeat answered with something unreadable") from error

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
+from pydantic.json_schema import JsonSchemaMode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -65,8 +67,13 @@ def build(app: FastAPI, raw_routes: Sequence[RawRoute]) -> dict[str, Any]:
             title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=TAGS
         )
     )
+    shapes: dict[type, JsonSchemaMode] = {}
     for hot in raw_routes:
-        document["paths"].setdefault(hot.path, {})[hot.method.lower()] = _operation(hot)
+        document["paths"].setdefault(hot.path, {})[hot.method.lower()] = _operation(hot, shapes)
+    if shapes:
+        adapters: list[Any] = [(shape, mode, TypeAdapter(shape)) for shape, mode in shapes.items()]
+        _, found = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")
+        document["components"]["schemas"] |= found["$defs"]
     schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
     schemes[SCHEME] = {"type": "http", "scheme": "bearer", "bearerFormat": "tl_…"}
     schemes[SIGNATURE] = {"type": "apiKey", "in": "header", "name": "Trunkline-Signature"}
@@ -95,9 +102,24 @@ def _with_named_pages(document: dict[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _operation(hot: RawRoute) -> dict[str, Any]:
-    """The route's own operation, with the parts that all share."""
-    operation = dict(hot.operation)
+def _operation(hot: RawRoute, shapes: dict[type, JsonSchemaMode]) -> dict[str, Any]:
+    """The route's own operation, with the parts that all share. Adds the shapes that it names."""
+
+    def refer(part: Any, mode: JsonSchemaMode) -> Any:
+        match part:
+            case type():
+                shapes[part] = mode
+                return {"$ref": f"#/components/schemas/{part.__name__}"}
+            case dict():
+                return {
+                    key: refer(each, "validation" if key == "requestBody" else mode)
+                    for key, each in part.items()
+                }
+            case list():
+                return [refer(each, mode) for each in part]
+        return part
+
+    operation: dict[str, Any] = refer(hot.operation, "serialization")
     named = {parameter["name"] for parameter in operation.get("parameters", ())}
     missing = [name for name in re.findall(r"{(\w+)}", hot.path) if name not in named]
     operation["parameters"] = [*operation.get("parameters", ()), *map(_path_parameter, missing)]

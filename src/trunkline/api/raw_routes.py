@@ -1,6 +1,6 @@
 """Routes for which FastAPI is too slow: plain Starlette endpoints beside it, in the same OpenAPI page."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,42 @@ from trunkline.api.auth import API_ROOT, require_scope
 from trunkline.api.principal import Scope
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+# A part of the OpenAPI document. Where it has a schema, it may have a type: `openapi.build` refers to its shape.
+Part = dict[str, Any]
+
+ERROR: Part = {"$ref": "#/components/schemas/ErrorOut"}
+
+
+def said(description: str, shape: type | Part | None = None, **more: Any) -> Part:
+    """An answer of an operation in JSON; without a shape an error."""
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": ERROR if shape is None else shape}},
+        **more,
+    }
+
+
+def operation(
+    name: str,
+    tag: str,
+    summary: str,
+    description: str,
+    answers: Mapping[str, Part],
+    *,
+    body: type | Part | None = None,
+    parameters: Sequence[Part] = (),
+) -> Part:
+    """`body`: the shape of a JSON body, or a body's content by its type."""
+    content = {"application/json": {"schema": body}} if isinstance(body, type) else body
+    return {
+        "operationId": name,
+        "tags": [tag],
+        "summary": summary,
+        "description": description,
+        **({"requestBody": {"required": True, "content": content}} if content else {}),
+        "parameters": [*parameters],
+        "responses": dict(sorted(answers.items())),
+    }
 
 
 def json_response(status: int, content: object) -> Response:
@@ -26,8 +62,7 @@ class RawRoute:
     endpoint: Endpoint
     # Which scopes are enough; None for an endpoint that checks a signature or a token itself.
     scopes: tuple[Scope, ...] | None
-    # An OpenAPI operation object: summary, description, requestBody, responses.
-    operation: Mapping[str, Any]
+    operation: Part
 
     @property
     def is_self_authenticated(self) -> bool:

@@ -107,7 +107,7 @@ class CarrierApi:
             return verified
         try:
             call_sid = router_bodies.call_sid(verified.fields.get(CALL_FIELDS[name], ""))
-            merchant_id = router_bodies.merchant_id(verified.fields.get("merchant_id"))
+            merchant_id = router_bodies.short(verified.fields.get("merchant_id"), "merchant_id")
         except BadRequest as error:
             message = error.message.replace("call_sid", CALL_FIELDS[name])
             return json_response(400, {"success": False, "error": message, "code": "invalid_request"})

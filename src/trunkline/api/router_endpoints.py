@@ -3,9 +3,9 @@
 Pods belong to the platform, and may get calls of every tenant: only a key that is bound to no tenant has access.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 from starlette.requests import Request
@@ -14,27 +14,10 @@ from starlette.responses import Response
 from trunkline.api import router_bodies as bodies
 from trunkline.api.principal import Scope
 from trunkline.api.raw_routes import Endpoint, RawRoute, json_response
-from trunkline.api.router_bodies import (
-    AllocateBody,
-    AllocatedBody,
-    AllocationBody,
-    BadRequest,
-    CallBody,
-    CallsPage,
-    DrainBody,
-    DrainedBody,
-    HeardBody,
-    HeartbeatBody,
-    PodBody,
-    PodsPage,
-    ReleaseBody,
-    ReleasedBody,
-    ResetBody,
-    StatusBody,
-)
+from trunkline.api.router_bodies import BadRequest
 from trunkline.api.router_operations import OPERATIONS
 from trunkline.bus import router as bus_router
-from trunkline.bus.router import PodView
+from trunkline.bus.router import Drained
 from trunkline.errors import BusUnavailable
 from trunkline.http.body import bounded_body
 from trunkline.in_time import in_time
@@ -44,10 +27,26 @@ from trunkline.router.config import HOLD_S
 from trunkline.router.pods import Pods
 from trunkline.router.tokens import StreamKeys
 from trunkline.routing import Allocation, PodSuperseded, Unallocated
+from trunkline.schema.router import (
+    TURN_MAX,
+    AllocateCall,
+    AllocatedCall,
+    DrainedPod,
+    DrainPod,
+    Heartbeat,
+    HeartbeatReply,
+    PodAllocation,
+    PodReset,
+    ReleaseCall,
+    ReleasedCall,
+    RouterCallPage,
+    RouterPodPage,
+    RouterStatus,
+)
 from trunkline.store.allocations import Address
+from trunkline.store.pods import Reset
 from trunkline.telemetry import get_logger
 from trunkline.telemetry.outages import Outage
-from trunkline.telephony.callbacks import TURN_MAX
 
 log = get_logger(__name__)
 
@@ -63,14 +62,14 @@ BODY_MAX_BYTES = 256 * 1024
 
 def asked_at_s(request: Request) -> float:
     """When the request came in, by the monotonic clock: as the fast path noted it, or the time of the first call."""
-    at_s: float = request.scope.setdefault("state", {}).setdefault("asked_at_s", monotonic())
+    at_s: float = request.scope.setdefault("state", {}).setdefault("asked_at_s", time.monotonic())
     return at_s
 
 
 def time_left_s(since_s: float) -> float:
     """The time that an allocation may still take, for a request of `since_s`. At least 50 ms: most find a pod at
     once."""
-    return max(min(ALLOCATE_S, since_s + ANSWER_S - monotonic()), 0.05)
+    return max(min(ALLOCATE_S, since_s + ANSWER_S - time.monotonic()), 0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +128,11 @@ class RouterEndpoints:
         return answer
 
     async def allocate(self, request: Request) -> Response:
-        body = bodies.decode(await _body(request), AllocateBody)
-        call_sid, merchant_id = bodies.call_sid(body.call_sid), bodies.merchant_id(body.merchant_id)
+        body = bodies.decode(await _body(request), AllocateCall)
+        call_sid, merchant_id = (
+            bodies.call_sid(body.call_sid),
+            bodies.short(body.merchant_id, "merchant_id"),
+        )
         allocating = self.allocator.allocate(call_sid, merchant_id, may_wait=body.wait)
         try:
             answer = await in_time(time_left_s(asked_at_s(request)), allocating)
@@ -139,7 +141,9 @@ class RouterEndpoints:
         match answer:
             case Allocation():
                 url, token = self.stream_keys.url(answer), self.stream_keys.sign(answer)
-                return json_response(200, AllocatedBody(True, AllocationBody.of(answer, url, token)))
+                at, slot = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(answer.at_s or None)), answer.slot
+                pod = PodAllocation(slot.pod, url, slot.source_pool, at, answer.is_existing, token)
+                return json_response(200, AllocatedCall(True, pod))
             case Unallocated(why="unknown"):
                 return _error(request, 503, "unavailable", "the router cannot reach its stores")
             case Unallocated(why="busy"):
@@ -154,7 +158,7 @@ class RouterEndpoints:
                 return _error(request, 410, "call_ended", "call has ended")
 
     async def release(self, request: Request) -> Response:
-        body = bodies.decode(await _body(request), ReleaseBody)
+        body = bodies.decode(await _body(request), ReleaseCall)
         by_pod = bodies.pod_name(body.pod_name) if body.pod_name else ""
         if body.turn is not None and not 0 <= body.turn <= TURN_MAX:
             raise BadRequest(f"turn must be 0 to {TURN_MAX}", "turn")
@@ -164,15 +168,16 @@ class RouterEndpoints:
             return _error(request, 404, "call_not_found", "call not found")
         if by_pod:
             self.pods.registry.released(by_pod, call_sid)
-        return json_response(200, ReleasedBody.of(ended))
+        released = ReleasedCall(True, ended.pod or "", ended.source_pool, ended.was_draining)
+        return json_response(200, released)
 
     async def drain(self, request: Request) -> Response:
-        name = bodies.pod_name(bodies.decode(await _body(request), DrainBody).pod_name)
+        name = bodies.pod_name(bodies.decode(await _body(request), DrainPod).pod_name)
         drained = await self.pods.drain(name)
         if drained is None:
             return _no_pod(request)
         log.info("router.drained", pod=name, has_active_call=drained.has_active_call)
-        return json_response(200, DrainedBody.of(name, drained, "Pod drained successfully"))
+        return _drained(name, drained, "Pod drained successfully")
 
     async def undrain(self, request: Request) -> Response:
         name = bodies.pod_name(request.path_params["name"])
@@ -180,17 +185,28 @@ class RouterEndpoints:
         if drained is None:
             return _no_pod(request)
         message = "Pod is leaving by itself" if drained.is_draining else "Pod takes calls again"
-        return json_response(200, DrainedBody.of(name, drained, message))
+        return _drained(name, drained, message)
 
     async def heartbeat(self, request: Request) -> Response:
-        body = bodies.decode(await _body(request), HeartbeatBody)
+        body = bodies.decode(await _body(request), Heartbeat)
         beat = bodies.heartbeat(request.path_params["name"], body)
         reply = await self.pods.heartbeat(beat)
         if isinstance(reply, PodSuperseded):
             message = "a later process has registered under this pod's name"
             return _error(request, 409, "pod_superseded", message)
-        secrets = self.stream_keys.pod_secrets(beat.pod)
-        return json_response(200, HeardBody.of(beat.pod, reply, self.call_time_limit_s, secrets))
+        heard = HeartbeatReply(
+            True,
+            beat.pod,
+            reply.tier,
+            reply.draining,
+            reply.calls[0] if reply.calls else "",
+            [*reply.calls],
+            reply.max_concurrent,
+            reply.again_in_s,
+            self.call_time_limit_s,
+            [secret.hex() for secret in self.stream_keys.pod_secrets(beat.pod)],
+        )
+        return json_response(200, heard)
 
     async def reset(self, request: Request) -> Response:
         name = bodies.pod_name(request.path_params["name"])
@@ -198,15 +214,25 @@ class RouterEndpoints:
         if done is None:
             return _no_pod(request)
         log.warning("router.pod_reset", pod=name, calls=done.calls, still_named=done.still_named)
-        return json_response(200, ResetBody.of(name, done))
+        calls = ([*done.calls], [*done.still_named], [*done.hanging])
+        return json_response(200, PodReset(True, name, *calls, done.status, _what_to_check(done)))
 
     async def status(self, request: Request) -> Response:
-        return json_response(200, StatusBody.of(await bus_router.counts(self.pods.bus), self.is_leader()))
+        counts = await bus_router.counts(self.pods.bus)
+        pods: dict[str, int] = {}
+        for pool in counts.pools:
+            pods |= {f"{pool.tier}:available": pool.available, f"{pool.tier}:assigned": pool.assigned}
+        free = {pool.tier: pool.room for pool in counts.pools}
+        kept = {pool.tier: pool.kept for pool in counts.pools}
+        status = RouterStatus(
+            pods, counts.calls, self.is_leader(), "up", counts.waiting, free, counts.kept, kept
+        )
+        return json_response(200, status)
 
     async def pod(self, request: Request) -> Response:
         name = bodies.pod_name(request.path_params["name"])
         view = await bus_router.pod_view(self.pods.bus, name)
-        return json_response(200, PodBody.of(view)) if view else _no_pod(request)
+        return json_response(200, view.pod) if view else _no_pod(request)
 
     async def address(self, request: Request) -> Response:
         """Where a proxy reaches a pod: 204 and the header, or 403 (nginx accepts no 404 from a subrequest). Valkey is
@@ -214,28 +240,28 @@ class RouterEndpoints:
         for the response, so while Valkey does not answer the cache is good enough."""
         name = bodies.pod_name(request.path_params["name"])
         cached = self.addresses.by_pod.get(name) if self.addresses else None
-        pod: Address | PodView | None = None
+        found = cached
         try:
-            pod = await in_time(ADDRESS_S, bus_router.pod_view(self.pods.bus, name))
+            view = await in_time(ADDRESS_S, bus_router.pod_view(self.pods.bus, name))
+            if view is not None and (cached is None or view.incarnation >= cached.incarnation):
+                found = Address(view.incarnation, name, "", view.pod.ip, view.pod.port)
         except (BusUnavailable, TimeoutError) as error:
             if cached is None:
                 raise BusUnavailable(str(error)) from error
-        if cached is not None and (pod is None or pod.incarnation < cached.incarnation):
-            pod = cached
-        if pod is None or not pod.ip or not pod.port:
+        if found is None or not found.ip or not found.port:
             return Response(status_code=403)
-        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-        return Response(status_code=204, headers={"X-Pod-Address": f"{host}:{pod.port}"})
+        host = f"[{found.ip}]" if ":" in found.ip else found.ip
+        return Response(status_code=204, headers={"X-Pod-Address": f"{host}:{found.port}"})
 
     async def list_pods(self, request: Request) -> Response:
         page = bodies.page(request.query_params)
-        items = [PodBody.of(pod) for pod in await bus_router.pods(self.pods.bus, page.first, page.count)]
-        return json_response(200, PodsPage(items, page.following(len(items))))
+        items = await bus_router.pods(self.pods.bus, page.first, page.count)
+        return json_response(200, RouterPodPage(items, page.following(len(items))))
 
     async def list_allocations(self, request: Request) -> Response:
         page = bodies.page(request.query_params)
-        items = [CallBody.of(call) for call in await bus_router.calls(self.pods.bus, page.first, page.count)]
-        return json_response(200, CallsPage(items, page.following(len(items))))
+        items = await bus_router.calls(self.pods.bus, page.first, page.count)
+        return json_response(200, RouterCallPage(items, page.following(len(items))))
 
 
 async def _body(request: Request) -> bytes:
@@ -243,6 +269,26 @@ async def _body(request: Request) -> bytes:
     if body is None:
         raise BadRequest(f"the body must be at most {BODY_MAX_BYTES} bytes")
     return body
+
+
+def _drained(pod: str, drained: Drained, message: str) -> Response:
+    return json_response(200, DrainedPod(True, pod, drained.has_active_call, message, drained.is_draining))
+
+
+def _what_to_check(done: Reset) -> str:
+    messages = []
+    if done.still_named:
+        messages.append(
+            "Pod is free here, but its heartbeats still name a call: a person may be talking, or its agent "
+            "hangs. Its agent may refuse calls until that call ends; if it does not, restart the pod."
+        )
+    if done.hanging:
+        # The pod itself counts them, so no write of the router makes room for another call.
+        messages.append(
+            f"Handlers of {len(done.hanging)} calls that are over hang in the pod: it takes so many calls fewer "
+            "until they end. A reset does not end them: restart the pod."
+        )
+    return " ".join(messages) or "Pod is free"
 
 
 def _no_pod(request: Request) -> Response:

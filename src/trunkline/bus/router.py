@@ -19,6 +19,7 @@ from trunkline.routing import (
     RegisteredPod,
     Unallocated,
 )
+from trunkline.schema.router import RouterCall, RouterPod
 from trunkline.value import Value
 
 _ALLOCATE = script("router_allocate")
@@ -116,31 +117,10 @@ class Unregistered:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    name: str
-    tier: str
-    draining: bool
-    lease: str
-    status: str
-    calls: tuple[str, ...] = ()
-    ip: str = ""
-    port: int = 0
-    version: str = ""
-    # Ended calls whose handlers hang, and those that it is about to hand over to other pods.
-    hanging: tuple[str, ...] = ()
-    handing_over: tuple[str, ...] = ()
-    # The number of its process. 0 in lists, and for one that Postgres has not registered.
-    incarnation: int = 0
+    """`incarnation`: the number of its process, 0 for one that Postgres has not registered."""
 
-
-@dataclass(frozen=True, slots=True)
-class RouterCall:
-    call_sid: str
-    pod: str
-    source_pool: str
-    merchant_id: str
-    allocated_at_s: int
-    # '' for a record that was restored from a heartbeat.
-    allocation_id: str = ""
+    pod: RouterPod
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,20 +331,21 @@ async def pod_view(bus: RouterBus, pod: str) -> PodView | None:
     if not reply:
         return None
     tier, draining, lease, status, calls, ip, port, version, number, hanging, leaving = reply
-    return _view(pod, tier, draining, lease, status, calls, ip, port, version, hanging, leaving, number)
+    shown = _pod(pod, tier, draining, lease, status, calls, ip, port, version, hanging, leaving)
+    return PodView(shown, int(number or 0))
 
 
-async def pods(bus: RouterBus, first: int, count: int) -> list[PodView]:
+async def pods(bus: RouterBus, first: int, count: int) -> list[RouterPod]:
     return [
-        _view(name, tier, draining, "", status, *rest)
+        _pod(name, tier, draining, "", status, *rest)
         for name, tier, status, draining, *rest in await bus.read(_LIST, "pods", first, count)
     ]
 
 
 async def calls(bus: RouterBus, first: int, count: int) -> list[RouterCall]:
     return [
-        RouterCall(sid, pod, source, merchant, int(at or 0), allocation)
-        for sid, pod, source, merchant, at, allocation in await bus.read(_LIST, "calls", first, count)
+        RouterCall(sid, pod, source, merchant, int(at or 0))
+        for sid, pod, source, merchant, at, _ in await bus.read(_LIST, "calls", first, count)
     ]
 
 
@@ -377,11 +358,12 @@ def _counts(flat: Sequence[Any]) -> dict[str, int]:
     return {tier: int(count) for tier, count in pairs(flat)}
 
 
-def _view(
+def _pod(
     name: str, tier: str, draining: int, lease: str, status: str, calls: str, ip: str, port: str, version: str,
-    hanging: str, handing_over: str, number: str = "",
-) -> PodView:  # fmt: skip
-    return PodView(
-        name, tier, bool(draining), lease, status, tuple(calls.split()), ip, int(port or 0), version,
-        tuple(hanging.split()), tuple(handing_over.split()), int(number or 0),
+    hanging: str, handing_over: str,
+) -> RouterPod:  # fmt: skip
+    first = lease or calls.partition(" ")[0]
+    return RouterPod(
+        name, tier, bool(draining), first != "", first, status, calls.split(), ip, int(port or 0), version,
+        hanging.split(), handing_over.split(),
     )  # fmt: skip

@@ -14,7 +14,7 @@ unless its settings choose the busy message instead.
 import asyncio
 import logging
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -24,6 +24,9 @@ from trunkline.client.breaker import CircuitBreaker, shared_breaker
 from trunkline.client.rollout import ReadFlags, RolloutDecision, RolloutFlags, decide
 from trunkline.client.router_settings import RouterSettings, RouterSettingsError
 from trunkline.client.unisolated import HINTS, UNISOLATED, UnisolatedCalls
+from trunkline.schema.router import PodAllocation
+
+__all__ = ["Busy", "CallEnded", "Fallback", "PodAllocation", "Route", "SmartRouterClient"]
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +35,6 @@ NO_FALLBACK = (
     "SMART_ROUTER_FALLBACK_URL is not set: set it to the wss:// URL of agents that take calls without the router, "
     "or set SMART_ROUTER_ENABLE_FALLBACK=false if callers without a pod shall hear that all agents are busy"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PodAllocation:
-    """The pod of a call. The stream goes to `ws_url` and carries `token` as its parameter."""
-
-    pod_name: str
-    ws_url: str
-    source_pool: str
-    allocated_at: str
-    was_existing: bool
-    token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

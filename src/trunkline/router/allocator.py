@@ -31,6 +31,7 @@ from trunkline.router.allocation_notes import AllocationNotes
 from trunkline.router.config import SILENCE_S, RouterConfig
 from trunkline.router.tokens import CallKeys, StreamKeys
 from trunkline.routing import Allocation, EndedAllocation, Unallocated, WhyUnallocated
+from trunkline.schema.router import TURN_MAX
 from trunkline.settings.tiers import chain
 from trunkline.store import allocations, attempts
 from trunkline.store.allocations import Address, AllocationRequest, LostAgent, Release
@@ -38,7 +39,6 @@ from trunkline.store.attempts import CallOwner
 from trunkline.store.database import ROW_HELD, UNAVAILABLE, Connection, Database, is_of_database
 from trunkline.store.group_commit import GroupCommit
 from trunkline.telemetry import get_logger, metrics
-from trunkline.telephony.callbacks import TURN_MAX
 from trunkline.telephony.carrier import ReservedAgent
 from trunkline.value import Value, replace
 

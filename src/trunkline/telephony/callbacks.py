@@ -20,6 +20,7 @@ from typing import get_args
 from urllib.parse import quote, quote_plus
 from uuid import UUID
 
+from trunkline.schema.router import TURN_MAX
 from trunkline.sealing import derived_keys
 from trunkline.telephony.carrier import (
     DEFAULT_ACCOUNT,
@@ -33,8 +34,6 @@ from trunkline.telephony.forms import read_form
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}
 # URLs longer than this are not cached; the platform's own have some 200 characters.
 _CACHED_MAX = 1000
-# A call gets another agent twice at most: its streams have the turns 0, 1 and 2.
-TURN_MAX = 2
 # Replaces the account's name, which cannot contain it: a tag stored at the carrier verifies no URL.
 _STORED = "\n"
 _FALLBACK = "fallback=1"

@@ -105,8 +105,8 @@ async def leaks(world: RouterWorld, database: Database, truth: Truth) -> list[st
     """Every contradiction between the pods, Valkey and Postgres, as a line."""
     client, keys = world.client, world.keys
     found: list[str] = []
-    pods = {view.name: view for view in await bus_router.pods(world.router_bus, 0, 1000)}
-    calls = {view.call_sid: view.pod for view in await bus_router.calls(world.router_bus, 0, 1000)}
+    pods = {view.pod_name: view for view in await bus_router.pods(world.router_bus, 0, 1000)}
+    calls = {view.call_sid: view.pod_name for view in await bus_router.calls(world.router_bus, 0, 1000)}
     held = {call: pod for pod, its_calls in truth.items() for call in its_calls}
     if set(pods) != set(truth):
         found.append(f"pods are {sorted(pods)}, not {sorted(truth)}")
@@ -117,7 +117,7 @@ async def leaks(world: RouterWorld, database: Database, truth: Truth) -> list[st
         free = await world.available(view.tier)
         is_shared = await client.type(keys.available(view.tier)) == "zset"
         right = free.get(name) == len(its_calls) if is_shared else (name in free) == (not its_calls)
-        if not right or view.draining:
+        if not right or view.is_draining:
             found.append(f"{name} of {view.tier} with {its_calls} is {view.status}; free are {free}")
         if bool(await client.exists(keys.lease(name))) != bool(its_calls):
             found.append(f"the lease of {name} is wrong")

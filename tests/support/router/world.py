@@ -181,7 +181,7 @@ class RouterWorld:
 
     async def status_of(self, pod: str) -> str | None:
         view = await router.pod_view(self.router_bus, pod)
-        return view.status if view else None
+        return view.pod.status if view else None
 
     async def recover(self) -> int:
         """Pods are put where they belong, as if Postgres had the slots that Valkey has. How many were elsewhere."""

@@ -58,7 +58,8 @@ class Protection(LeaderLoop):
         while True:
             page = await bus_router.pods(self._bus, len(busy), PAGE)
             busy |= {
-                view.name: bool(view.calls) or view.status in ("kept", "allocated", "ending") for view in page
+                view.pod_name: bool(view.calls) or view.status in ("kept", "allocated", "ending")
+                for view in page
             }
             if len(page) < PAGE:
                 return busy
