@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from trunkline.schema.calls import CallOutcome
+
+# The name that handlers know.
+Outcome = CallOutcome
 
 # A report that is not stored is lost, so it is retried; a repeat counts once.
 TRIES = 5
@@ -42,28 +46,6 @@ class Context:
     raw: Mapping[str, Any] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a call. `callback_at` needs a time zone."""
-
-    disposition: str | None = None
-    opt_out: bool = False
-    callback_at: datetime | None = None
-    transcript_ref: str | None = None
-    recording_ref: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    def body(self) -> dict[str, Any]:
-        return {
-            "disposition": self.disposition,
-            "opt_out": self.opt_out,
-            "callback_at": self.callback_at.isoformat() if self.callback_at else None,
-            "transcript_ref": self.transcript_ref,
-            "recording_ref": self.recording_ref,
-            "data": dict(self.data),
-        }
-
-
 class Contract:
     """Requests of one call to the platform. `parameters` are those of its stream."""
 
@@ -79,7 +61,9 @@ class Contract:
 
     async def report(self, outcome: Outcome) -> None:
         """Returns when it is stored. Idempotent."""
-        await self._request("POST", f"{self._path}/outcome", json=outcome.body())
+        at = outcome.callback_at
+        body = {**asdict(outcome), "callback_at": at.isoformat() if at else None}
+        await self._request("POST", f"{self._path}/outcome", json=body)
 
     async def save_state(self, state: Mapping[str, Any]) -> None:
         """Returns when it is stored."""

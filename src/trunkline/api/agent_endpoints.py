@@ -6,19 +6,17 @@ its turn.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
 import msgspec
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError
-from pydantic.config import JsonDict
+from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.api.auth import API_ROOT
-from trunkline.api.errors import ApiError, conflict, invalid, not_found
-from trunkline.api.models import Body
-from trunkline.api.raw_routes import RawRoute, json_response
+from trunkline.api.errors import ApiError, conflict, invalid, not_found, sentence
+from trunkline.api.raw_routes import Part, RawRoute, json_response, operation, said
 from trunkline.api.store import Store
 from trunkline.dispatch import agent_reports
 from trunkline.http.body import bounded_body
@@ -26,7 +24,7 @@ from trunkline.jobs.platform.enrichment import CallSource, EnrichmentService, Wa
 from trunkline.leads.ingest import FieldProblem, payload_problem
 from trunkline.model import CallReport
 from trunkline.router.tokens import CallKeys, CallProof
-from trunkline.schema.fields import Moment
+from trunkline.schema.calls import AgentCall, CallLead, CallOutcome, StoredForCall
 from trunkline.store import call_reports
 from trunkline.store.call_reports import CallContext
 from trunkline.store.database import Connection
@@ -39,34 +37,8 @@ STATE_BYTES_MAX = 64 * 1024
 # A report with its data; transcripts are sent as references.
 BODY_BYTES_MAX = 128 * 1024
 
-Reference = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Disposition = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
-
-EXAMPLE: JsonDict = {
-    "disposition": "interested",
-    "opt_out": False,
-    "callback_at": "2030-05-01T09:30:00+02:00",
-    "transcript_ref": "s3://transcripts/4711.json",
-    "recording_ref": "s3://recordings/4711.wav",
-    "data": {"appointment": "2030-05-03"},
-}
-
-
-class OutcomeIn(Body):
-    """The outcome of a call."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
-
-    disposition: Disposition | None = Field(
-        None,
-        description="The outcome, in the agent's own vocabulary. BUSY, VOICEMAIL and TRANSFERRED mean the "
-        "platform's outcomes of the same name.",
-    )
-    opt_out: bool = Field(False, description="The person wants no more calls from this merchant.")
-    callback_at: Moment | None = Field(None, description="When the person wants to be called again.")
-    transcript_ref: Reference | None = Field(None, description="Where the transcript is stored.")
-    recording_ref: Reference | None = Field(None, description="Where the recording is stored.")
-    data: dict[str, Any] = Field(default_factory=dict, description="Other data that the agent collected.")
+_CALL = TypeAdapter(AgentCall)
+_OUTCOME = TypeAdapter(CallOutcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +63,8 @@ class AgentApi:
             await call_reports.join(conn, proof.attempt_id)
         if call is None:
             raise not_found("call")
-        return json_response(
-            200, _body(call, request.path_params["call_sid"], report is not None, proof.turn)
-        )
+        shown = _agent_call(call, request.path_params["call_sid"], report is not None, proof.turn)
+        return Response(_CALL.dump_json(shown, by_alias=True), media_type="application/json")
 
     async def save_state(self, request: Request) -> Response:
         proof = self._proof(request)
@@ -105,7 +76,7 @@ class AgentApi:
             raise not_found("call")
         if not is_kept:
             raise _superseded()
-        return json_response(200, {"success": True, "attempt_id": str(proof.attempt_id)})
+        return json_response(200, StoredForCall(True, proof.attempt_id))
 
     async def outcome(self, request: Request) -> Response:
         proof = self._proof(request)
@@ -130,9 +101,9 @@ class AgentApi:
             case "superseded":
                 raise _superseded()
             case "new":
-                return json_response(201, {"success": True, "attempt_id": str(attempt_id)})
+                return json_response(201, StoredForCall(True, attempt_id))
             case "known":
-                return json_response(200, {"success": True, "attempt_id": str(attempt_id)})
+                return json_response(200, StoredForCall(True, attempt_id))
 
     async def _enrich(self, tx: Connection, attempt_id: UUID, report: CallReport) -> list[Inserted]:
         if self.enrichment is None:
@@ -161,42 +132,32 @@ def _superseded() -> ApiError:
     )
 
 
-def _body(call: CallContext, call_sid: str, is_reported: bool, turn: int) -> dict[str, Any]:
-    return {
-        "call_sid": call_sid,
-        "attempt_id": str(call.attempt_id),
-        "attempt_no": call.attempt_no,
-        "direction": call.direction,
-        "carrier": call.carrier,
-        "to": call.to_phone,
-        "from": call.from_phone,
-        "reseller_id": call.reseller_id,
-        "merchant_id": call.merchant_id,
-        "campaign_id": str(call.campaign_id) if call.campaign_id else None,
-        "template": (call.payload or {}).get("template"),
-        "lead": _lead(call),
-        "reported": is_reported,
-        "resumed": turn > 0,
-        "turn": turn,
-        "state": call.state,
-    }
-
-
-def _lead(call: CallContext) -> dict[str, Any] | None:
-    if call.lead_id is None:
-        return None
-    return {
-        "id": str(call.lead_id),
-        "request_id": call.request_id,
-        "payload": call.payload,
-        "max_attempts": call.max_attempts,
-        "timezone": call.timezone,
-    }
+def _agent_call(call: CallContext, call_sid: str, is_reported: bool, turn: int) -> AgentCall:
+    payload = None if call.payload is None else dict(call.payload)
+    lead = call.lead_id and CallLead(call.lead_id, call.request_id, payload, call.max_attempts, call.timezone)
+    return AgentCall(
+        call_sid=call_sid,
+        attempt_id=call.attempt_id,
+        attempt_no=call.attempt_no,
+        direction="inbound" if call.direction == "inbound" else "outbound",
+        carrier=call.carrier,
+        to=call.to_phone,
+        from_=call.from_phone,
+        reseller_id=call.reseller_id,
+        merchant_id=call.merchant_id,
+        campaign_id=call.campaign_id,
+        template=(payload or {}).get("template"),
+        lead=lead or None,
+        reported=is_reported,
+        resumed=turn > 0,
+        turn=turn,
+        state=None if call.state is None else dict(call.state),
+    )
 
 
 def _report(body: bytes) -> CallReport:
     try:
-        given = OutcomeIn.model_validate_json(body)
+        given = _OUTCOME.validate_json(body)
     except ValidationError as error:
         raise invalid(*_problems(error)) from None
     if problem := payload_problem(given.data, DATA_BYTES_MAX, "data"):
@@ -223,7 +184,8 @@ def _state(body: bytes) -> dict[str, Any]:
 
 def _problems(error: ValidationError) -> list[FieldProblem]:
     return [
-        FieldProblem(".".join(map(str, each["loc"]))[:100] or "body", each["msg"]) for each in error.errors()
+        FieldProblem(".".join(map(str, each["loc"]))[:100] or "body", sentence(each))
+        for each in error.errors()
     ]
 
 
@@ -238,50 +200,53 @@ _PROOF = (
     "Authorization: `Bearer <attempt>.<key>`, as the parameters of the call's stream have them; "
     "`<attempt>.<resumed>.<key>` where they have `resumed`."
 )
-_OBJECT = {"application/json": {"schema": {"type": "object"}}}
-_NO_CALL = {"401": "The token does not belong to this call.", "404": "There is no such call."}
-
-
-def _doc(summary: str, description: str, responses: dict[str, str], body: Any = None) -> dict[str, Any]:
-    return {
-        "tags": ["agents"],
-        "summary": summary,
-        "description": f"{description} {_PROOF}",
-        **({"requestBody": {"required": True, "content": body}} if body else {}),
-        "responses": {
-            status: {"description": said, "content": _OBJECT} for status, said in sorted(responses.items())
-        },
+_NO_CALL = {
+    "401": said("The token does not belong to this call."),
+    "404": said("There is no such call."),
+    "503": said("The database is unavailable; send it again."),
+}
+_BODY = {"408": said("The body arrived too slowly."), "413": said("Too large.")}
+_STATE: Part = {
+    "application/json": {
+        "schema": {"type": "object", "additionalProperties": True},
+        "example": {"step": "date", "name": "Ada"},
     }
+}
 
-
-_CONTEXT_DOC = _doc(
+_CONTEXT_DOC = operation(
+    "get_agent_call",
+    "agents",
     "Get the context of a call",
     "Lead, payload, template and direction. `resumed`: an agent before this one had the call and was lost; `state` is "
-    "what it had stored.",
-    {"200": "The call.", **_NO_CALL},
+    f"what it had stored. {_PROOF}",
+    {"200": said("The call.", AgentCall), **_NO_CALL},
 )
-_STATE_DOC = _doc(
+_STATE_DOC = operation(
+    "save_call_state",
+    "agents",
     "Store the state with which another agent can resume the call",
-    "A JSON object of at most 64 KiB; the last one counts.",
+    f"A JSON object of at most 64 KiB; the last one counts. {_PROOF}",
     {
-        "200": "Stored.",
+        "200": said("Stored.", StoredForCall),
         **_NO_CALL,
-        "409": "Another agent has this call now.",
-        "413": "Too large.",
-        "422": "Not a JSON object, or too large.",
+        **_BODY,
+        "409": said("Another agent has this call now."),
+        "422": said("Not a JSON object, or too large."),
     },
-    _OBJECT,
+    body=_STATE,
 )
-_OUTCOME_DOC = _doc(
+_OUTCOME_DOC = operation(
+    "report_call",
+    "agents",
     "Report the outcome of a call",
-    "Once per call, also after its end. Idempotent.",
+    f"Once per call, also after its end. Idempotent. {_PROOF}",
     {
-        "200": "This report was stored before.",
-        "201": "Stored.",
+        "200": said("This report was stored before.", StoredForCall),
+        "201": said("Stored.", StoredForCall),
         **_NO_CALL,
-        "409": "Another report of this call was stored before, or another agent has the call now.",
-        "413": "Too large.",
-        "422": "A field is wrong: see `fields`.",
+        **_BODY,
+        "409": said("Another report of this call was stored before, or another agent has the call now."),
+        "422": said("A field is wrong: see `fields`."),
     },
-    {"application/json": {"schema": OutcomeIn.model_json_schema(), "example": EXAMPLE}},
+    body=CallOutcome,
 )

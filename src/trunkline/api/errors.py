@@ -148,10 +148,10 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     if all(detail["loc"][0] == "path" for detail in details):
         # A malformed id identifies nothing.
         return not_found("object")
-    return invalid(*(FieldProblem(_name(detail["loc"]), _sentence(detail)) for detail in details))
+    return invalid(*(FieldProblem(_name(detail["loc"]), sentence(detail)) for detail in details))
 
 
-def _sentence(detail: Mapping[str, Any]) -> str:
+def sentence(detail: Mapping[str, Any]) -> str:
     """A clearer message where that of the validation is not meant for people."""
     if detail["type"] == "string_pattern_mismatch" and detail["ctx"]["pattern"] == OBJECT_ID:
         return "An id has small letters, digits, - and _ only, and begins with a letter or digit: acme-store."

@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.api import router_bodies
-from trunkline.api.raw_routes import RawRoute, json_response
+from trunkline.api.raw_routes import Part, RawRoute, json_response, operation, said
 from trunkline.api.router_bodies import BadRequest
 from trunkline.api.router_endpoints import asked_at_s, time_left_s
 from trunkline.api.webhooks.answers import document_response
-from trunkline.api.webhooks.routes import WebhookReader, refuse
+from trunkline.api.webhooks.routes import CARRIER_BODY, DOCUMENT, REFUSED, WebhookReader, refuse
 from trunkline.http.body import bounded_body
 from trunkline.in_time import in_time
 from trunkline.router.allocator import Allocator
@@ -178,18 +178,35 @@ def _fields(body: bytes) -> dict[str, str]:
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
-def _operation(carrier: str) -> dict[str, Any]:
-    return {
-        "tags": ["router"],
-        "summary": f"An answered call of {carrier}'s gets its pod",
-        "description": "For the carrier, which signs its request or sends a secret. The response is a document "
-        "in the carrier's own language.",
-        "responses": {
-            "200": {"description": "What the carrier is to do with the call."},
-            "400": {"description": "The request names no call."},
-            "401": {"description": "The password is missing (Exotel)."},
-            "403": {"description": "The signature or the secret does not fit."},
-            "413": {"description": "Larger than any webhook."},
-            "503": {"description": "No pod is free (Exotel)."},
+def _operation(carrier: str) -> Part:
+    return operation(
+        f"allocate_pod_for_{carrier}",
+        "router",
+        f"An answered call of {carrier}'s gets its pod",
+        "For the carrier, which signs its request or sends a secret. The response is a document in the carrier's own "
+        "language.",
+        {
+            "200": DOCUMENT,
+            "400": said("The request names no call.", BAD_CALL),
+            **REFUSED,
+            "408": said("The body arrived too slowly."),
+            "503": {**DOCUMENT, "description": "No pod is free (Exotel)."},
         },
-    }
+        body=CARRIER_BODY,
+        parameters=_PARAMETERS,
+    )
+
+
+BAD_CALL: Part = {
+    "type": "object",
+    "additionalProperties": True,
+    "examples": [{"success": False, "error": "CallSid is required", "code": "invalid_request"}],
+}
+_PARAMETERS: list[Part] = [
+    {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}
+    for name, description in {
+        "merchant_id": "The merchant of the call. Left out: standard.",
+        "account": "The account at the carrier. Left out: `default`.",
+        "secret": "The secret of a carrier that signs nothing (Exotel).",
+    }.items()
+]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import asdict
 from starlette.datastructures import Headers
@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from trunkline.api.raw_routes import Endpoint, RawRoute, json_response
+from trunkline.api.raw_routes import Endpoint, Part, RawRoute, json_response, operation, said
 from trunkline.api.webhooks.answers import Answers, LateEvents, VerifiedWebhook, document_response
 from trunkline.clock import Clock
 from trunkline.dispatch import agent_reports
@@ -211,16 +211,28 @@ class WebhookRoutes:
 
     def raw_routes(self) -> list[RawRoute]:
         return [
-            _route("POST", "status", self.event, "Status of a call"),
-            _route("GET", "status", self.seen, "Show the URL that this server sees, for a signed request"),
-            _route("POST", "recording", self.event, "A recording is ready"),
-            _route("POST", "machine", self.event, "Whether a machine answered"),
-            _route("POST", "stream", self.event, "The stream of a call began, failed or ended"),
-            _route("POST", "answer", self.document, "A call was answered"),
-            _route("GET", "answer", self.document, "A call was answered (Exotel's applets use GET)"),
-            _route("POST", "resume", self.document, "The stream of a call has closed, and the call goes on"),
-            _route("POST", "inbound", self.document, "A call comes in"),
-            _route("GET", "inbound", self.document, "A call comes in (Exotel's applets use GET)"),
+            _route("POST", "status", self.event, "Status of a call", _KEPT_ANSWERS),
+            _route(
+                "GET", "status", self.seen, "Show the URL that this server sees, for a signed request", _SEEN
+            ),
+            _route("POST", "recording", self.event, "A recording is ready", _KEPT_ANSWERS),
+            _route("POST", "machine", self.event, "Whether a machine answered", _KEPT_ANSWERS),
+            _route(
+                "POST", "stream", self.event, "The stream of a call began, failed or ended", _KEPT_ANSWERS
+            ),
+            _route("POST", "answer", self.document, "A call was answered", _DOCUMENTS),
+            _route(
+                "GET", "answer", self.document, "A call was answered (Exotel's applets use GET)", _DOCUMENTS
+            ),
+            _route(
+                "POST",
+                "resume",
+                self.document,
+                "The stream of a call has closed, and the call goes on",
+                _DOCUMENTS,
+            ),
+            _route("POST", "inbound", self.document, "A call comes in", _DOCUMENTS),
+            _route("GET", "inbound", self.document, "A call comes in (Exotel's applets use GET)", _DOCUMENTS),
         ]
 
     async def event(self, request: Request) -> Response:
@@ -331,26 +343,101 @@ def _known(request: Request) -> str:
     return carrier if carrier in CARRIERS else "unknown"
 
 
-def _route(method: str, kind: CallbackKind, endpoint: Endpoint, summary: str) -> RawRoute:
-    return RawRoute(method, f"/webhooks/{{carrier}}/{kind}", endpoint, None, _operation(summary))
-
-
-def _operation(summary: str) -> dict[str, Any]:
-    return {
-        "tags": ["webhooks"],
-        "summary": summary,
-        "description": "For carriers. Signed by the carrier; the URL, which the platform gave it, names the attempt.",
-        "parameters": [{"name": "carrier", "in": "path", "required": True, "schema": {"type": "string"}}],
-        "responses": {
-            "200": {"description": "What the carrier is to do with the call, in its own language."},
-            "202": {"description": "The signature is valid; the content is not understood."},
-            "204": {"description": "Stored."},
-            "401": {"description": "The password is missing (Exotel)."},
-            "403": {"description": "The signature does not fit, or the webhook is too old."},
-            "413": {"description": "Larger than any webhook."},
-            "503": {"description": "It cannot be stored now; send it again."},
+# A carrier's own fields: a form, a flat JSON object, or Vapi's message.
+CARRIER_BODY: Part = {
+    "application/x-www-form-urlencoded": {
+        "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+        "example": {"CallSid": "CA123", "CallStatus": "completed", "CallDuration": "42"},
+    },
+    "application/json": {
+        "schema": {"type": "object", "additionalProperties": True},
+        "example": {"message": {"type": "status-update", "status": "ended", "call": {"id": "c-1"}}},
+    },
+}
+DOCUMENT: Part = {
+    "description": "What the carrier is to do with the call, in its own language.",
+    "content": {
+        "application/xml": {
+            "schema": {"type": "string"},
+            "example": "<Response><Say>All agents are busy.</Say><Hangup/></Response>",
         },
-    }
+        "application/json": {
+            "schema": {"type": "object", "additionalProperties": True},
+            "example": {"url": "wss://voice.example.com/ws/pod/voice-agent-0/CA123?token=t"},
+        },
+    },
+}
+REFUSED: Mapping[str, Part] = {
+    "401": {"description": "The password is missing (Exotel). No body."},
+    "403": {"description": "The signature does not fit, or the webhook is too old. No body."},
+    "413": {"description": "Larger than any webhook. No body."},
+}
+_UNREADABLE = {"description": "The signature is valid; the content is not understood. No body."}
+_KEPT_ANSWERS: Mapping[str, Part] = {
+    "200": {"description": "Stored (Exotel, which accepts no other status). No body."},
+    "202": _UNREADABLE,
+    "204": {"description": "Stored."},
+    **REFUSED,
+    "408": said("The body arrived too slowly."),
+    "503": said("It cannot be stored now; send it again."),
+}
+_URLS: Part = {
+    "description": "The URLs that the request may have been sent to, and whether its proxy is trusted.",
+    "content": {
+        "application/json": {
+            "schema": {"type": "object", "additionalProperties": True},
+            "example": {
+                "urls": ["https://calls.example.com/webhooks/twilio/status?sig=s"],
+                "from": "10.0.0.7",
+                "is_trusted": True,
+            },
+        }
+    },
+}
+_SEEN: Mapping[str, Part] = {"200": _URLS, "403": REFUSED["403"]}
+_DOCUMENTS: Mapping[str, Part] = {
+    "200": DOCUMENT,
+    **REFUSED,
+    "503": {**DOCUMENT, "description": "No agent is free (Exotel)."},
+}
+_PARAMETERS: list[Part] = [
+    {
+        "name": "carrier",
+        "in": "path",
+        "required": True,
+        "description": "The carrier.",
+        "schema": {"type": "string", "enum": sorted(CARRIERS)},
+    },
+    *(
+        {
+            "name": name,
+            "in": "query",
+            "required": name == "sig",
+            "description": about,
+            "schema": {"type": "string"},
+        }
+        for name, about in {
+            "account": "The account at the carrier. Left out: `default`.",
+            "attempt": "The attempt that the platform dialled. Left out: an inbound call.",
+            "sig": "The platform's signature of the URL.",
+        }.items()
+    ),
+]
+
+
+def _route(
+    method: str, kind: CallbackKind, endpoint: Endpoint, summary: str, answers: Mapping[str, Part]
+) -> RawRoute:
+    described = operation(
+        f"{'receive' if method == 'POST' else 'see' if kind == 'status' else 'get'}_{kind}_webhook",
+        "webhooks",
+        summary,
+        "For carriers. Signed by the carrier; the URL, which the platform gave it, names the attempt.",
+        answers,
+        body=CARRIER_BODY if method == "POST" else None,
+        parameters=_PARAMETERS,
+    )
+    return RawRoute(method, f"/webhooks/{{carrier}}/{kind}", endpoint, None, described)
 
 
 def _values(headers: Iterable[str]) -> list[str]:
