@@ -28,7 +28,7 @@ from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
 from trunkline.router.tokens import StreamKeys
 from trunkline.routing import Unallocated
-from trunkline.schema.router import Heartbeat
+from trunkline.schema.router import AgentHeartbeat
 from trunkline.settings import load_settings
 from trunkline.store.database import connect as connect_database
 from trunkline.telephony.accounts import AccountRefresher, accounts_of
@@ -74,7 +74,7 @@ class Phones:
     async def pod(self, name: str) -> None:
         """A pod says that it is there."""
         assert self.pods is not None
-        body = Heartbeat(ip="10.0.0.7", port=8080, version="1")
+        body = AgentHeartbeat(ip="10.0.0.7", port=8080, version="1")
         await self.pods.heartbeat(router_bodies.heartbeat(name, body))
 
     async def send(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:

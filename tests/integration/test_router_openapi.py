@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.support.router import api_page
 from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 from trunkline.app import Platform
-from trunkline.schema.router import AllocateCall, DrainPod, Heartbeat, ReleaseCall
+from trunkline.schema.router import AgentHeartbeat, AllocateCall, DrainPod, ReleaseCall
 from trunkline.settings import load_settings
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_every_operation_names_its_body_and_all_of_its_answers(url: str) -> None
         ("POST /api/v1/allocate", AllocateCall),
         ("POST /api/v1/release", ReleaseCall),
         ("POST /api/v1/drain", DrainPod),
-        ("POST /api/v1/pods/{name}/heartbeat", Heartbeat),
+        ("POST /api/v1/pods/{name}/heartbeat", AgentHeartbeat),
     ],
 )
 def test_every_field_that_is_read_is_documented(url: str, label: str, body: type) -> None:
@@ -123,7 +123,7 @@ def test_every_field_that_is_read_is_documented(url: str, label: str, body: type
     operation = operation_of(document, label)
     fields = {field.name for field in dataclasses.fields(body)}
     assert set(shape_of(document, operation["requestBody"])["properties"]) == fields
-    if body is Heartbeat:
+    if body is AgentHeartbeat:
         page = api_page.section(label)
         answers = shape_of(document, operation["responses"]["200"])["properties"]
         named = set(re.findall(r"`(\w+)`", page))

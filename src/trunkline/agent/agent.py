@@ -19,7 +19,7 @@ from trunkline.agent.router_api import RouterApi, RouterUnavailable
 from trunkline.agent.session import CANCEL_TIMEOUT_S, Handler, Session
 from trunkline.agent.settings import AgentSettings
 from trunkline.handlers import LoopWatch, leave_behind, refusal, where
-from trunkline.schema.router import Heartbeat, HeartbeatReply
+from trunkline.schema.router import AgentHeartbeat, HeartbeatReply
 
 log = logging.getLogger(__name__)
 
@@ -394,9 +394,9 @@ class Agent:
         except TimeoutError:
             log.warning("pod %s: release of %s: %s", self.name, call_sid, problem)
 
-    def _describe(self) -> Heartbeat:
+    def _describe(self) -> AgentHeartbeat:
         handing_over = [each.call.call_sid for each in self._running.values() if each.is_handing_over]
-        return Heartbeat(
+        return AgentHeartbeat(
             ip=self.settings.pod_ip,
             port=self.port,
             version=self._version,

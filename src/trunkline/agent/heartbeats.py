@@ -9,7 +9,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from trunkline.agent.router_api import PodSuperseded, RouterApi, RouterUnavailable
-from trunkline.schema.router import Heartbeat, HeartbeatReply
+from trunkline.schema.router import AgentHeartbeat, HeartbeatReply
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Heartbeats:
         router: RouterApi,
         pod: str,
         interval_s: float,
-        describe: Callable[[], Heartbeat],
+        describe: Callable[[], AgentHeartbeat],
         on_reply: Callable[[HeartbeatReply], None],
     ):
         self._router = router

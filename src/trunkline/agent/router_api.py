@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from trunkline.schema.router import Heartbeat, HeartbeatReply
+from trunkline.schema.router import AgentHeartbeat, HeartbeatReply
 
 
 class RouterUnavailable(Exception):
@@ -24,7 +24,7 @@ class RouterApi:
         self._timeout = ClientTimeout(total=timeout_s)
         self._session: ClientSession | None = None
 
-    async def heartbeat(self, pod: str, beat: Heartbeat) -> HeartbeatReply:
+    async def heartbeat(self, pod: str, beat: AgentHeartbeat) -> HeartbeatReply:
         status, answer = await self._post(f"/api/v1/pods/{quote(pod, safe='')}/heartbeat", asdict(beat))
         if status == 409 and isinstance(answer, dict) and answer.get("code") == "pod_superseded":
             raise PodSuperseded(_reason(answer) or "pod superseded")

@@ -17,7 +17,7 @@ from trunkline.schema.router import (
     POD_NAME,
     SEQUENCE_MAX,
     TEXT_MAX,
-    Heartbeat,
+    AgentHeartbeat,
 )
 
 _POD_NAME = re.compile(POD_NAME)
@@ -96,7 +96,7 @@ def _whole(query: Mapping[str, str], name: str, default: int, most: int, least: 
     return int(text)
 
 
-def heartbeat(pod: str, body: Heartbeat) -> PodHeartbeat:
+def heartbeat(pod: str, body: AgentHeartbeat) -> PodHeartbeat:
     calls: dict[str, tuple[str, ...]] = {}
     for field in ("calls", "ended", "hanging", "handing_over"):
         calls[field] = tuple(map(call_sid, getattr(body, field)))

@@ -29,11 +29,11 @@ from trunkline.router.tokens import StreamKeys
 from trunkline.routing import Allocation, PodSuperseded, Unallocated
 from trunkline.schema.router import (
     TURN_MAX,
+    AgentHeartbeat,
     AllocateCall,
     AllocatedCall,
     DrainedPod,
     DrainPod,
-    Heartbeat,
     HeartbeatReply,
     PodAllocation,
     PodReset,
@@ -188,7 +188,7 @@ class RouterEndpoints:
         return _drained(name, drained, message)
 
     async def heartbeat(self, request: Request) -> Response:
-        body = bodies.decode(await _body(request), Heartbeat)
+        body = bodies.decode(await _body(request), AgentHeartbeat)
         beat = bodies.heartbeat(request.path_params["name"], body)
         reply = await self.pods.heartbeat(beat)
         if isinstance(reply, PodSuperseded):

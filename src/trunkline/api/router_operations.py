@@ -6,11 +6,11 @@ from trunkline.api.raw_routes import Part, operation, said
 from trunkline.api.router_bodies import PAGE_MAX
 from trunkline.schema.router import (
     POD_NAME,
+    AgentHeartbeat,
     AllocateCall,
     AllocatedCall,
     DrainedPod,
     DrainPod,
-    Heartbeat,
     HeartbeatReply,
     MerchantTier,
     MerchantTiers,
@@ -179,7 +179,7 @@ OPERATIONS: Mapping[str, Part] = {
             **_SLOW,
             **_AWAY,
         },
-        body=Heartbeat,
+        body=AgentHeartbeat,
         parameters=[_NAME],
     ),
     "GET /api/v1/router/merchants": operation(

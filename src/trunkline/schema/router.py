@@ -109,7 +109,7 @@ class DrainPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class AgentHeartbeat:
     """A pod's report on itself."""
 
     __pydantic_config__ = _request(
