@@ -27,12 +27,3 @@ def read_moment(text: object, zone: tzinfo | None = None) -> datetime | None:
 
 def is_usable(moment: datetime) -> bool:
     return moment.tzinfo is not None and EARLIEST <= moment < LATEST
-
-
-def has_utc(moment: datetime) -> bool:
-    """Whether it can be converted to UTC at all. For callers that accept the end of the calendar as "never"."""
-    try:
-        moment.astimezone(UTC)
-    except OverflowError:
-        return False
-    return True

@@ -22,14 +22,14 @@ print(*sorted(names & {{"redis", "asyncpg", "starlette", "fastapi", "msgspec", "
 @pytest.mark.parametrize(
     ("module", "ours"),
     [
-        # The shapes, and the modules of the standard library's types that they use.
+        # The shapes, and the module of states that they use.
         (
             "trunkline.agent.simulated",
-            ["trunkline.agent", "trunkline.handlers", "trunkline.moments", "trunkline.schema"],
+            ["trunkline.agent", "trunkline.handlers", "trunkline.schema"],
         ),
         (
             "trunkline.client",
-            ["trunkline.client", "trunkline.moments", "trunkline.schema", "trunkline.states"],
+            ["trunkline.client", "trunkline.schema", "trunkline.states"],
         ),
     ],
 )

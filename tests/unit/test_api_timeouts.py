@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from trunkline.api.timeouts import timeout_if_blocking
+from trunkline.api.body_guard import timeout_if_blocking
 
 
 async def test_what_is_there_comes_at_once_and_without_a_limit() -> None:

@@ -6,10 +6,8 @@ configuration. A client without pydantic ignores both.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
-
-from trunkline.moments import has_utc
 
 # Pydantic's handler: from a type to its schema, a dictionary.
 SchemaOf = Callable[[Any], dict[str, Any]]
@@ -54,8 +52,10 @@ def _moment(value: object, read: Callable[[object], datetime]) -> datetime:
     if value is not None and not isinstance(value, str | datetime):
         raise ValueError("write a date and time as text, for example 2030-05-01T09:30:00+02:00")
     moment = read(value)
-    if not has_utc(moment):
-        raise ValueError("this date lies beyond the end of the calendar")
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("this date lies beyond the end of the calendar") from None
     return moment
 
 

@@ -48,9 +48,8 @@ class bind:  # noqa: N801  read as a verb: `with bind(lead_id=…):`
         structlog.contextvars.reset_contextvars(**self._tokens)
 
 
-def bind_task(**ids: str) -> None:
-    """The same until the end of the present task. For tasks such as a request's, which need no reset."""
-    structlog.contextvars.bind_contextvars(**ids)
+# The same until the end of the present task. For tasks such as a request's, which need no reset.
+bind_task = structlog.contextvars.bind_contextvars
 
 
 def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
