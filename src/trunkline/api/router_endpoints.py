@@ -3,9 +3,9 @@
 Pods belong to the platform, and may get calls of every tenant: only a key that is bound to no tenant has access.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import gmtime, monotonic, strftime
 from typing import Any
 
 from starlette.requests import Request
@@ -62,14 +62,14 @@ BODY_MAX_BYTES = 256 * 1024
 
 def asked_at_s(request: Request) -> float:
     """When the request came in, by the monotonic clock: as the fast path noted it, or the time of the first call."""
-    at_s: float = request.scope.setdefault("state", {}).setdefault("asked_at_s", time.monotonic())
+    at_s: float = request.scope.setdefault("state", {}).setdefault("asked_at_s", monotonic())
     return at_s
 
 
 def time_left_s(since_s: float) -> float:
     """The time that an allocation may still take, for a request of `since_s`. At least 50 ms: most find a pod at
     once."""
-    return max(min(ALLOCATE_S, since_s + ANSWER_S - time.monotonic()), 0.05)
+    return max(min(ALLOCATE_S, since_s + ANSWER_S - monotonic()), 0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class RouterEndpoints:
         match answer:
             case Allocation():
                 url, token = self.stream_keys.url(answer), self.stream_keys.sign(answer)
-                at, slot = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(answer.at_s or None)), answer.slot
+                at, slot = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(answer.at_s or None)), answer.slot
                 pod = PodAllocation(slot.pod, url, slot.source_pool, at, answer.is_existing, token)
                 return json_response(200, AllocatedCall(True, pod))
             case Unallocated(why="unknown"):
