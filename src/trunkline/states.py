@@ -9,12 +9,16 @@ from enum import StrEnum
 
 
 class LeadStatus(StrEnum):
+    """Whether a lead waits, is being called, or has ended."""
+
     BACKLOG = "BACKLOG"
     PROCESSING = "PROCESSING"
     FINISHED = "FINISHED"
 
 
 class AttemptState(StrEnum):
+    """How far a call has come."""
+
     DIALING = "dialing"
     IN_DOUBT = "in_doubt"
     ACCEPTED = "accepted"
@@ -27,6 +31,8 @@ class AttemptState(StrEnum):
 
 
 class MailboxStatus(StrEnum):
+    """What a mailbox waits for."""
+
     IDLE = "idle"
     QUEUED = "queued"
     PROCESSING = "processing"
@@ -34,6 +40,8 @@ class MailboxStatus(StrEnum):
 
 
 class JobStatus(StrEnum):
+    """Whether a job waits, runs, or has ended."""
+
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"
     DONE = "DONE"
@@ -41,6 +49,8 @@ class JobStatus(StrEnum):
 
 
 class QueueKind(StrEnum):
+    """Jobs of a type, or mailboxes of a kind."""
+
     JOBS = "jobs"
     MAILBOXES = "mailboxes"
 

@@ -1,11 +1,10 @@
 """`why` of a whole platform: its processes know more than Postgres does, and say it."""
 
-from typing import Any
-
 from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvider
 
 from tests.support.waiting import eventually
 from tests.support.world import World, open_world
+from trunkline.schema.leads import Why
 
 PROVIDER = f"{__name__}:nobody"
 
@@ -15,10 +14,10 @@ def nobody() -> InMemoryProvider:
     return InMemoryProvider({"event_dispatch": InMemoryFlag("off", {"on": True, "off": False})})
 
 
-async def becomes(world: World, lead_id: object, refused_by: str) -> dict[str, Any]:
+async def becomes(world: World, lead_id: object, refused_by: str) -> Why:
     """What `why` says once this is what refuses the lead."""
 
-    async def asked() -> dict[str, Any] | None:
+    async def asked() -> Why | None:
         found = await world.client.why(str(lead_id))
         return found if found["refused_by"] == refused_by else None
 

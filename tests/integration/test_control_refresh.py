@@ -14,6 +14,7 @@ from trunkline.control.continuity import Guardian
 from trunkline.control.controls import Controls
 from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, Flags
 from trunkline.control.refresh import INTERVAL_S, ControlRefresh
+from trunkline.schema.flags import Flag
 from trunkline.store import controls, flags
 from trunkline.store import database as store_database
 from trunkline.store.controls import Level, NewStop, Scope
@@ -205,10 +206,8 @@ async def test_a_flag_is_in_force_after_the_next_refresh(database: Database, bus
         assert asked.is_on(EVENT_DISPATCH, reseller_id="acme") is True, "its default"
         async with database.transaction() as tx:
             await flags.lock(tx, EVENT_DISPATCH.name)
-            await flags.set_flag(
-                tx, EVENT_DISPATCH.name, enabled=True, percentage=100, resellers={"acme": False},
-                merchants={"shop": True}, reason="r", by="key:1",
-            )  # fmt: skip
+            flag = Flag(EVENT_DISPATCH.name, True, 100, {"acme": False}, {"shop": True}, "r", "key:1", None)
+            await flags.set_flag(tx, flag)
         assert await one.refresh.run_once() == 1
         assert asked.is_on(EVENT_DISPATCH, reseller_id="acme") is False
         assert asked.is_on(EVENT_DISPATCH, reseller_id="acme", merchant_id="shop") is True

@@ -19,6 +19,7 @@ from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.lapsed_leads import LapsedLeads
 from trunkline.dispatch.rollout import DialStops, Rollout, carry_out, foresee
 from trunkline.model import RefusalReason
+from trunkline.schema.flags import Flag
 from trunkline.store import flags
 
 FLAG = "/api/v1/flags/event_dispatch"
@@ -149,10 +150,7 @@ async def turn(stage: Stage, *, on: bool) -> None:
     """As the API does it, for merchant `m`."""
     async with stage.database.transaction() as tx:
         before = await flags.lock(tx, EVENT_DISPATCH.name)
-        stored = await flags.set_flag(
-            tx, EVENT_DISPATCH.name, enabled=True, percentage=100, resellers={}, merchants={"m": on},
-            reason="r", by="t",
-        )  # fmt: skip
+        stored = await flags.set_flag(tx, Flag(EVENT_DISPATCH.name, True, 100, {}, {"m": on}, "r", "t", None))
         await carry_out(tx, await foresee(tx, before, stored), take_overdue=False)
 
 

@@ -24,7 +24,7 @@ from trunkline.control.flags import (
     StoreProvider,
     load_provider,
 )
-from trunkline.store.flags import Flag
+from trunkline.schema.flags import Flag
 
 
 def flag(**more: Any) -> Flag:

@@ -14,7 +14,7 @@ from trunkline.control import inputs
 from trunkline.control.inputs import Readings
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.why import DispatchView, why
-from trunkline.dispatch.why_words import GateCheck
+from trunkline.schema.leads import GateCheck
 from trunkline.settings import load_settings
 from trunkline.store.agents import SlotRule
 from trunkline.store.tenants import Tenant
@@ -36,15 +36,15 @@ async def agents_of(dialing: Dialing, lead: UUID, slots: SlotRule = SLOTS) -> Ga
         found = await why(conn, Policies(fresh_s=0), Tenant("r", "m"), lead, check)
     assert found is not None
     (agents,) = [each for each in found.checks if each.gate == "agents"]
-    closed = [each for each in found.checks if not each.is_open]
-    assert closed == ([] if agents.is_open else [agents])
-    assert agents.is_open or found.answer == f"It waits for an agent: {agents.detail}."
+    closed = [each for each in found.checks if not each.open]
+    assert closed == ([] if agents.open else [agents])
+    assert agents.open or found.answer == f"It waits for an agent: {agents.detail}."
     return agents
 
 
 async def test_why_names_that_no_agent_is_known_and_the_remedy(dialing: Dialing) -> None:
     found = await agents_of(dialing, await dialing.lead())
-    assert not found.is_open
+    assert not found.open
     assert found.detail is not None
     assert "no agent is registered" in found.detail
     assert "AGENTS=elsewhere" in found.detail
@@ -68,7 +68,7 @@ async def test_why_says_that_every_agent_is_busy_without_naming_calls(dialing: D
 async def test_why_counts_an_agent_of_the_inbound_reserve_as_busy(dialing: Dialing) -> None:
     await dialing.pod("agent-0")
     found = await agents_of(dialing, await dialing.lead(), SlotRule(callers_of=lambda tier: 1))
-    assert not found.is_open
+    assert not found.open
 
 
 async def test_why_names_the_tiers_without_an_agent(dialing: Dialing) -> None:

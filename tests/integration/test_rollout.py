@@ -12,7 +12,7 @@ from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, Flags
 from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.rollout import LEFT_OUT, DialStops, Rollout
 from trunkline.model import RefusalReason
-from trunkline.store.flags import Flag
+from trunkline.schema.flags import Flag
 
 
 @pytest.fixture

@@ -20,10 +20,11 @@ from trunkline.control.controls import Controls
 from trunkline.dispatch.gates import DOUBTS_MIN
 from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.rollout import DialStops
-from trunkline.dispatch.why import DispatchView, Why, why
+from trunkline.dispatch.why import DispatchView, why
 from trunkline.dispatch.why_words import gate_of
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import Refusal, RefusalReason
+from trunkline.schema.leads import Why
 from trunkline.store import controls, cooldowns
 from trunkline.store.agents import SlotRule
 from trunkline.store.controls import Level, NewStop, Scope
@@ -383,7 +384,7 @@ async def test_why_names_an_obstacle_before_any_intent(dialing: Dialing, name: s
     """The match may know of it, so nothing is granted and no decision is written."""
     scene, lead = await set_up(dialing, (name,))
     found = await ask(dialing, lead, **scene.view)
-    assert found.history == ()
+    assert found.decisions == []
     if name in _KNOWN_TO_INTENTS:
         assert "`abandon_max` allows some calls" in str(found.checks)
         return

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.control.flags import DEFINITIONS, Because, bucket, decide, translate
-from trunkline.store.flags import Flag
+from trunkline.schema.flags import Flag
 
 
 def flag(**more: Any) -> Flag:

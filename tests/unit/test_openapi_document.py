@@ -94,3 +94,15 @@ def test_every_schema_has_an_example_that_it_accepts(document: dict[str, Any]) -
         assert schema["examples"], name
         for example in schema["examples"]:
             jsonschema_rs.validate(whole, example)
+
+
+def test_every_schema_and_field_is_described(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    silent = [name for name, schema in schemas.items() if not schema.get("description")]
+    silent += [
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field, part in schema.get("properties", {}).items()
+        if not part.get("description")
+    ]
+    assert silent == []

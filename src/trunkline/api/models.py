@@ -23,8 +23,10 @@ class Out(BaseModel):
 
 
 class FieldErrorOut(BaseModel):
-    field: str
-    error: str
+    """A field that is wrong."""
+
+    field: str = Field(description="Its name; `a.b` is field b of a.")
+    error: str = Field(description="What is wrong with it.")
 
 
 class ErrorOut(BaseModel):

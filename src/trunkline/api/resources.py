@@ -1,17 +1,31 @@
 """What the routes of plain resources share: their bodies, and reading them by key or page by page."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import Field, fields
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
+from fastapi import APIRouter
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
+from trunkline.api.auth import API_ROOT
 from trunkline.api.deps import Api
-from trunkline.api.models import require_found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, require_found
 from trunkline.api.paging import Cursors, Page, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.store.tables import Key, Table
+
+
+class Routes(APIRouter):
+    """The routes under one path of the API. Each documents the errors that its method can have, beside its own."""
+
+    def __init__(self, path: str, tag: str):
+        super().__init__(prefix=f"{API_ROOT}{path}", tags=[tag])
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        errors = {"GET": READ_ERRORS, "DELETE": DELETE_ERRORS}.get(options["methods"][0], WRITE_ERRORS)
+        options["responses"] = errors | (options["responses"] or {})
+        super().add_api_route(path, endpoint, **options)
 
 
 class _Shape(Protocol):

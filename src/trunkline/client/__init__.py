@@ -9,7 +9,7 @@ from typing import Any
 
 from trunkline.client.client import SyncTrunklineClient, TrunklineClient
 from trunkline.client.errors import ApiError, FieldError, Unreachable
-from trunkline.client.models import Aborted, Health, Reopened, RowProblem, UploadReport
+from trunkline.client.models import Aborted, Reopened, RowProblem, UploadReport
 from trunkline.client.rollout import RolloutFlags
 from trunkline.client.router_settings import RouterSettings, RouterSettingsError
 from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, SmartRouterClient
@@ -19,6 +19,7 @@ from trunkline.schema.campaigns import Campaign, CampaignProgress
 from trunkline.schema.keys import Me
 from trunkline.schema.leads import Attempt, Decision, Lead, LeadWithAttempts, TimelineEvent
 from trunkline.schema.numbers import Number, Pool
+from trunkline.schema.probes import Health
 from trunkline.schema.reminders import Occurrence, Reminder
 from trunkline.schema.tenants import Merchant, Reseller
 

@@ -1,53 +1,60 @@
 """Campaigns and reminders: many leads under one policy, and calls to one person at a local time."""
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from urllib.parse import urlencode
 
 from trunkline.client.decoding import decoded
 from trunkline.client.leads import report_of
 from trunkline.client.models import UploadReport
-from trunkline.client.operations import PAGE_SIZE_MAX, ROOT, Key, given, pages, path
+from trunkline.client.operations import ROOT, Key, given, path
 from trunkline.client.transport import Transport
 from trunkline.schema.campaigns import Campaign
-from trunkline.schema.reminders import Occurrence, Reminder
+from trunkline.schema.reminders import Reminder
 
 UPLOAD_TIMEOUT_S = 3600.0
 
 
-async def create_campaign(
-    api: Transport,
-    name: str,
-    *,
-    merchant_id: str | None = None,
-    policy: Mapping[str, Any] | None = None,
-    pool: str | None = None,
-    priority: int | None = None,
-    max_attempts: int | None = None,
-    starts_at: datetime | None = None,
-    ends_at: datetime | None = None,
-    request_id: str | None = None,
-) -> Campaign:
-    """A draft: upload its leads, then start it."""
-    body = given(
-        name=name,
-        merchant_id=merchant_id,
-        policy=policy,
-        pool=pool,
-        priority=priority,
-        max_attempts=max_attempts,
-        starts_at=starts_at,
-        ends_at=ends_at,
-        request_id=request_id,
-    )
-    return decoded(Campaign, await api.post(f"{ROOT}/campaigns", body))
+@dataclass(frozen=True, slots=True)
+class CampaignArguments:
+    name: str
+    _: KW_ONLY
+    merchant_id: str | None = None
+    policy: Mapping[str, Any] | None = None
+    pool: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    request_id: str | None = None
 
 
-async def list_campaigns(api: Transport, *, status: str | None = None) -> AsyncIterator[Campaign]:
-    async for campaign in pages(api, Campaign, "campaigns", PAGE_SIZE_MAX, status=status):
-        yield campaign
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignSelection:
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReminderSelection:
+    merchant_id: str | None = None
+    status: str | None = None
+    phone: str | None = None
+
+
+class ReminderDetails(TypedDict, total=False):
+    """What a reminder may have beside its time."""
+
+    merchant_id: str | None
+    rrule: str | None
+    message: str | None
+    assistant_id: str | None
+    payload: Mapping[str, Any] | None
+    carrier: str | None
+    pool: str | None
+    request_id: str | None
 
 
 async def upload_campaign(
@@ -107,44 +114,14 @@ async def _act(api: Transport, campaign_id: Key, what: str, body: dict[str, Any]
 
 
 async def create_reminder(
-    api: Transport,
-    phone: str,
-    starts_at: datetime,
-    timezone: str,
-    *,
-    merchant_id: str | None = None,
-    rrule: str | None = None,
-    message: str | None = None,
-    assistant_id: str | None = None,
-    payload: Mapping[str, Any] | None = None,
-    carrier: str | None = None,
-    pool: str | None = None,
-    request_id: str | None = None,
+    api: Transport, phone: str, starts_at: datetime, timezone: str, **details: Unpack[ReminderDetails]
 ) -> Reminder:
     """`starts_at` is a wall time in `timezone`, so it has no zone of its own."""
     if starts_at.tzinfo is not None:
         raise ValueError("starts_at is a wall time: give it without a time zone")
-    body = given(
-        phone=phone,
-        starts_at=starts_at.isoformat(timespec="seconds"),
-        timezone=timezone,
-        merchant_id=merchant_id,
-        rrule=rrule,
-        message=message,
-        assistant_id=assistant_id,
-        payload=payload,
-        carrier=carrier,
-        pool=pool,
-        request_id=request_id,
-    )
+    wall_at = starts_at.isoformat(timespec="seconds")
+    body = given(phone=phone, starts_at=wall_at, timezone=timezone, **details)
     return decoded(Reminder, await api.post(f"{ROOT}/reminders", body))
-
-
-async def list_occurrences(api: Transport, reminder_id: Key) -> AsyncIterator[Occurrence]:
-    """Its occurrences, newest first."""
-    what = f"reminders/{reminder_id}/occurrences"
-    async for occurrence in pages(api, Occurrence, what, PAGE_SIZE_MAX):
-        yield occurrence
 
 
 async def skip_occurrence(api: Transport, reminder_id: Key, wall_at: datetime | None = None) -> Reminder:

@@ -5,16 +5,12 @@ was no response.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from trunkline.client import campaigns, leads
 from trunkline.client.decoding import decoded
-from trunkline.client.models import Health
 from trunkline.client.operations import (
-    ROOT,
     AsyncCaller,
     Key,
-    Listing,
     Operation,
     SyncCaller,
     calling,
@@ -24,29 +20,40 @@ from trunkline.client.operations import (
     deleting,
     downloading,
     getting,
-    given,
     listing,
     path,
     posting,
-    returning,
-    returning_each,
     returning_items,
 )
 from trunkline.client.transport import Transport
-from trunkline.schema.accounts import Account, AccountChange, AccountUrls, NewAccount
+from trunkline.schema.accounts import Account, AccountChange, AccountUrls, CarrierNumbers, NewAccount
 from trunkline.schema.alarms import Alarm, AuditLine
 from trunkline.schema.campaigns import Campaign, CampaignProgress
+from trunkline.schema.controls import ControlState, StopInForce
 from trunkline.schema.do_not_call import (
     DoNotCallEntriesAdded,
     DoNotCallEntry,
     NewDoNotCallEntries,
     NewDoNotCallEntry,
 )
+from trunkline.schema.flags import Flag, FlagEvaluation, FlagPreview
 from trunkline.schema.inbound import InboundPolicy, NewInboundPolicy
 from trunkline.schema.keys import ApiKey, CreatedKey, Me, NewKey
-from trunkline.schema.leads import LeadWithAttempts
+from trunkline.schema.leads import Lead, LeadWithAttempts, Why
 from trunkline.schema.mailbox_kinds import MailboxKind, MailboxKindWithSecret, NewMailboxKind
-from trunkline.schema.numbers import NewNumber, NewPool, Number, NumberChange, Pool, PoolChange
+from trunkline.schema.numbers import (
+    FreedChannels,
+    NewNumber,
+    NewPool,
+    Number,
+    NumberChange,
+    NumberChannels,
+    Pool,
+    PoolChange,
+)
+from trunkline.schema.overview import Overview
+from trunkline.schema.policy import PolicyLayer, RulePack, RulePacks
+from trunkline.schema.probes import Health, Readiness
 from trunkline.schema.queues import (
     EventReceipt,
     Job,
@@ -66,7 +73,7 @@ from trunkline.schema.queues import (
     QueueItem,
     QueueReplayed,
 )
-from trunkline.schema.reminders import Reminder
+from trunkline.schema.reminders import Occurrence, Reminder
 from trunkline.schema.tenants import (
     Merchant,
     MerchantChange,
@@ -83,19 +90,9 @@ from trunkline.schema.webhook_endpoints import (
 )
 
 
-async def _delete_number(api: Transport, number_id: Key, *, drain: bool = False) -> Number | None:
-    """None if it was deleted; with `drain`, the draining number while it has live calls."""
-    answer = await api.delete(path("numbers", number_id), given(drain="true" if drain else None))
-    return None if answer is None else decoded(Number, answer)
-
-
 async def _put_inbound(api: Transport, number_id: Key, policy: NewInboundPolicy) -> InboundPolicy:
     """Replaces the policy."""
     return decoded(InboundPolicy, await api.put(path("numbers", number_id, "inbound"), asdict(policy)))
-
-
-async def _revoke_key(api: Transport, key_id: Key) -> ApiKey:
-    return decoded(ApiKey, await api.delete(path("keys", key_id)))
 
 
 async def _get_queue_item(
@@ -104,21 +101,6 @@ async def _get_queue_item(
     place = calling("GET", "queues/{queue_kind}/{queue_name}/{queue_item}")
     found = await place.call(api, queue_kind, queue_name, queue_item)
     return decoded(JobDetail, found) if queue_kind == "jobs" else decoded(MailboxDetail, found)
-
-
-async def _me(api: Transport) -> Me:
-    """The tenant and the scopes of this client's key."""
-    return decoded(Me, await api.get(f"{ROOT}/me"))
-
-
-async def _ready(api: Transport) -> dict[str, Any]:
-    """An `ApiError` (503) if this process cannot work."""
-    status: dict[str, Any] = await api.get("/ready")
-    return status
-
-
-async def _health(api: Transport) -> Health:
-    return decoded(Health, await api.get("/health"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,36 +129,29 @@ class _PhoneFilter:
     phone: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ReminderFilter:
-    merchant_id: str | None = None
-    status: str | None = None
-    phone: str | None = None
-
-
 class _Operations:
     create_lead = Operation(leads.create_lead)
     create_leads = Operation(leads.create_leads)
     upload_leads = Operation(leads.upload_leads)
     get_lead = getting(LeadWithAttempts, "leads")
-    list_leads = Listing(leads.list_leads)
+    list_leads = listing(Lead, "leads", leads.LeadSelection)
     update_lead = Operation(leads.update_lead)
-    why = Operation(leads.why)
-    dispatch_now = Operation(leads.dispatch_now)
+    why = getting(Why, "leads", "why")
+    dispatch_now = posting(Lead, "leads", "dispatch-now")
     abort_lead = Operation(leads.abort_lead)
     abort_leads = Operation(leads.abort_leads)
     reopen_lead = Operation(leads.reopen_lead)
     reopen_leads = Operation(leads.reopen_leads)
     abort_request = calling("DELETE", "leads")
     list_enrichments = calling("GET", "attempts/{attempt_id}/enrichments")
-    get_recording = downloading(f"{ROOT}/attempts/{{attempt_id}}/enrichments/{{item_id}}/recording")
+    get_recording = downloading("attempts/{attempt_id}/enrichments/{item_id}/recording")
 
-    create_campaign = Operation(campaigns.create_campaign)
+    create_campaign = creating(campaigns.CampaignArguments, Campaign, "campaigns")
     get_campaign = getting(Campaign, "campaigns")
-    list_campaigns = Listing(campaigns.list_campaigns)
+    list_campaigns = listing(Campaign, "campaigns", campaigns.CampaignSelection)
     update_campaign = calling("PATCH", "campaigns/{campaign_id}")
     plan_campaign = Operation(campaigns.plan_campaign)
-    get_campaign_results = downloading(f"{ROOT}/campaigns/{{campaign_id}}/results")
+    get_campaign_results = downloading("campaigns/{campaign_id}/results")
     upload_campaign = Operation(campaigns.upload_campaign)
     start_campaign = Operation(campaigns.start_campaign)
     pause_campaign = Operation(campaigns.pause_campaign)
@@ -186,10 +161,10 @@ class _Operations:
 
     create_reminder = Operation(campaigns.create_reminder)
     get_reminder = getting(Reminder, "reminders")
-    list_reminders = listing(Reminder, "reminders", _ReminderFilter)
+    list_reminders = listing(Reminder, "reminders", campaigns.ReminderSelection)
     update_reminder = calling("PATCH", "reminders/{reminder_id}")
     get_upcoming = calling("GET", "reminders/{reminder_id}/upcoming")
-    list_occurrences = Listing(campaigns.list_occurrences)
+    list_occurrences = calling_list("reminders/{reminder_id}/occurrences", Occurrence)
     ring_next = posting(Reminder, "reminders", "next")
     pause_reminder = posting(Reminder, "reminders", "pause")
     resume_reminder = posting(Reminder, "reminders", "resume")
@@ -218,10 +193,10 @@ class _Operations:
     get_number = getting(Number, "numbers")
     list_numbers = listing(Number, "numbers", _NumberFilter)
     update_number = changing(NumberChange, Number, "numbers")
-    delete_number = Operation(_delete_number)
+    delete_number = calling("DELETE", "numbers/{number_id}", Number)
 
-    list_channels = calling("GET", "numbers/{number_id}/channels")
-    free_channels = calling("POST", "channels/free")
+    list_channels = calling("GET", "numbers/{number_id}/channels", NumberChannels)
+    free_channels = calling("POST", "channels/free", FreedChannels)
     get_inbound = getting(InboundPolicy, "numbers", "inbound")
     put_inbound = Operation(_put_inbound)
     delete_inbound = calling("DELETE", "numbers/{number_id}/inbound")
@@ -232,12 +207,12 @@ class _Operations:
     list_accounts = listing(Account, "accounts", _AccountFilter)
     update_account = changing(AccountChange, Account, "accounts")
     delete_account = deleting("accounts")
-    ask_for_numbers = calling("POST", "accounts/numbers")
+    ask_for_numbers = calling("POST", "accounts/numbers", CarrierNumbers)
 
     create_key = creating(NewKey, CreatedKey, "keys")
     get_key = getting(ApiKey, "keys")
     list_keys = listing(ApiKey, "keys", _All)
-    revoke_key = Operation(_revoke_key)
+    revoke_key = calling("DELETE", "keys/{key_id}", ApiKey)
 
     add_do_not_call_entry = creating(NewDoNotCallEntry, DoNotCallEntry, "do-not-call")
     add_do_not_call_entries = creating(NewDoNotCallEntries, DoNotCallEntriesAdded, "do-not-call/bulk")
@@ -257,81 +232,83 @@ class _Operations:
     rotate_mailbox_secret = posting(MailboxKindWithSecret, "mailbox-kinds", "rotate-secret")
     delete_mailbox_kind = deleting("mailbox-kinds")
 
-    list_controls = calling_list("controls")
-    get_kill_switch = calling("GET", "controls/kill-switch")
-    set_kill_switch = calling("PUT", "controls/kill-switch")
-    lift_kill_switch = calling("DELETE", "controls/kill-switch")
-    get_promoter = calling("GET", "controls/promoter")
-    set_promoter = calling("PUT", "controls/promoter")
-    lift_promoter = calling("DELETE", "controls/promoter")
-    get_control = calling("GET", "controls/{scope}/{subject}")
-    set_control = calling("PUT", "controls/{scope}/{subject}")
-    lift_control = calling("DELETE", "controls/{scope}/{subject}")
+    list_controls = calling_list("controls", StopInForce)
+    get_kill_switch = calling("GET", "controls/kill-switch", ControlState)
+    set_kill_switch = calling("PUT", "controls/kill-switch", ControlState)
+    lift_kill_switch = calling("DELETE", "controls/kill-switch", ControlState)
+    get_promoter = calling("GET", "controls/promoter", ControlState)
+    set_promoter = calling("PUT", "controls/promoter", ControlState)
+    lift_promoter = calling("DELETE", "controls/promoter", ControlState)
+    get_control = calling("GET", "controls/{scope}/{subject}", ControlState)
+    set_control = calling("PUT", "controls/{scope}/{subject}", ControlState)
+    lift_control = calling("DELETE", "controls/{scope}/{subject}", ControlState)
 
-    list_flags = calling_list("flags")
-    evaluate_flag = calling("GET", "flags/{flag}/evaluation")
-    preview_flag = calling("POST", "flags/{flag}/preview")
-    set_flag = calling("PUT", "flags/{flag}")
-    delete_flag = calling("DELETE", "flags/{flag}")
+    list_flags = calling_list("flags", Flag)
+    evaluate_flag = calling("GET", "flags/{flag}/evaluation", FlagEvaluation)
+    preview_flag = calling("POST", "flags/{flag}/preview", FlagPreview)
+    set_flag = calling("PUT", "flags/{flag}", Flag)
+    delete_flag = calling("DELETE", "flags/{flag}", Flag)
 
-    list_packs = calling("GET", "policy/packs")
-    put_pack = calling("PUT", "policy/packs/{pack_name}")
+    list_packs = calling("GET", "policy/packs", RulePacks)
+    put_pack = calling("PUT", "policy/packs/{pack_name}", RulePack)
     delete_pack = calling("DELETE", "policy/packs/{pack_name}")
-    get_platform_policy = calling("GET", "policy")
-    put_platform_policy = calling("PUT", "policy")
-    get_reseller_policy = calling("GET", "resellers/{reseller_id}/policy")
-    put_reseller_policy = calling("PUT", "resellers/{reseller_id}/policy")
-    get_merchant_policy = calling("GET", "merchants/{merchant_id}/policy")
-    put_merchant_policy = calling("PUT", "merchants/{merchant_id}/policy")
+    get_platform_policy = calling("GET", "policy", PolicyLayer)
+    put_platform_policy = calling("PUT", "policy", PolicyLayer)
+    get_reseller_policy = calling("GET", "resellers/{reseller_id}/policy", PolicyLayer)
+    put_reseller_policy = calling("PUT", "resellers/{reseller_id}/policy", PolicyLayer)
+    get_merchant_policy = calling("GET", "merchants/{merchant_id}/policy", PolicyLayer)
+    put_merchant_policy = calling("PUT", "merchants/{merchant_id}/policy", PolicyLayer)
     delete_merchant_policy = calling("DELETE", "merchants/{merchant_id}/policy")
-    get_campaign_policy = calling("GET", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
-    put_campaign_policy = calling("PUT", "merchants/{merchant_id}/campaigns/{campaign_id}/policy")
+    get_campaign_policy = calling(
+        "GET", "merchants/{merchant_id}/campaigns/{campaign_id}/policy", PolicyLayer
+    )
+    put_campaign_policy = calling(
+        "PUT", "merchants/{merchant_id}/campaigns/{campaign_id}/policy", PolicyLayer
+    )
 
     list_queues = returning_items(QueueCounts, calling("GET", "queues"))
-    list_queue_items = returning_each(QueueItem, calling_list("queues/{queue_kind}/{queue_name}"))
+    list_queue_items = calling_list("queues/{queue_kind}/{queue_name}", QueueItem)
     get_queue_item = Operation(_get_queue_item)
-    replay_queue = returning(QueueReplayed, calling("POST", "queues/{queue_kind}/{queue_name}/replay"))
-    replay_queue_item = returning(
-        QueueItem, calling("POST", "queues/{queue_kind}/{queue_name}/{queue_item}/replay")
-    )
-    pause_queue = returning(QueueCounts, calling("POST", "queues/jobs/{queue_name}/pause"))
-    resume_queue = returning(QueueCounts, calling("POST", "queues/jobs/{queue_name}/resume"))
-    cancel_queue_item = returning(QueueItem, calling("POST", "queues/jobs/{queue_name}/{job_id}/cancel"))
+    replay_queue = calling("POST", "queues/{queue_kind}/{queue_name}/replay", QueueReplayed)
+    replay_queue_item = calling("POST", "queues/{queue_kind}/{queue_name}/{queue_item}/replay", QueueItem)
+    pause_queue = calling("POST", "queues/jobs/{queue_name}/pause", QueueCounts)
+    resume_queue = calling("POST", "queues/jobs/{queue_name}/resume", QueueCounts)
+    cancel_queue_item = calling("POST", "queues/jobs/{queue_name}/{job_id}/cancel", QueueItem)
 
-    list_jobs = returning_each(Job, calling_list("jobs"))
+    list_jobs = calling_list("jobs", Job)
     enqueue_job = creating(JobRequest, Job, "jobs")
-    list_dead = returning_each(Job, calling_list("jobs/dead"))
-    replay_dead = returning(QueueReplayed, calling("POST", "jobs/dead/replay"))
+    list_dead = calling_list("jobs/dead", Job)
+    replay_dead = calling("POST", "jobs/dead/replay", QueueReplayed)
     list_types = returning_items(JobTypeState, calling("GET", "jobs/types"))
-    pause_type = returning(JobTypeState, calling("POST", "jobs/types/{job_type}/pause"))
-    resume_type = returning(JobTypeState, calling("POST", "jobs/types/{job_type}/resume"))
+    pause_type = calling("POST", "jobs/types/{job_type}/pause", JobTypeState)
+    resume_type = calling("POST", "jobs/types/{job_type}/resume", JobTypeState)
     list_schedules = returning_items(JobSchedule, calling("GET", "jobs/schedules"))
     create_export = creating(NewExport, Job, "jobs/exports")
     get_job = getting(JobDetail, "jobs")
     get_progress = getting(JobProgress, "jobs", "progress")
-    get_file = downloading(f"{ROOT}/jobs/{{job_id}}/file")
+    get_file = downloading("jobs/{job_id}/file")
     retry_job = posting(Job, "jobs", "retry")
-    cancel_job = returning(Job, calling("POST", "jobs/{job_id}/cancel"))
+    cancel_job = calling("POST", "jobs/{job_id}/cancel", Job)
 
     summarize = returning_items(MailboxSummary, calling("GET", "mailboxes"))
     list_stuck = returning_items(MailboxState, calling("GET", "mailboxes/stuck"))
-    list_mailboxes = returning_each(MailboxState, calling_list("mailboxes/{kind}"))
-    get_mailbox = returning(MailboxDetail, calling("GET", "mailboxes/{kind}/{key}"))
-    list_events = returning_each(MailboxEvent, calling_list("mailboxes/{kind}/{key}/events"))
-    append_event = returning(EventReceipt, calling("POST", "mailboxes/{kind}/{key}/events"))
-    replay_kind = returning(MailboxesReplayed, calling("POST", "mailboxes/{kind}/replay"))
-    rename_kind = returning(MailboxesRenamed, calling("POST", "mailboxes/{kind}/rename"))
-    replay_mailbox = returning(MailboxState, calling("POST", "mailboxes/{kind}/{key}/replay"))
-    set_aside = returning(MailboxState, calling("POST", "mailboxes/{kind}/{key}/set-aside"))
+    list_mailboxes = calling_list("mailboxes/{kind}", MailboxState)
+    get_mailbox = calling("GET", "mailboxes/{kind}/{key}", MailboxDetail)
+    list_events = calling_list("mailboxes/{kind}/{key}/events", MailboxEvent)
+    append_event = calling("POST", "mailboxes/{kind}/{key}/events", EventReceipt)
+    replay_kind = calling("POST", "mailboxes/{kind}/replay", MailboxesReplayed)
+    rename_kind = calling("POST", "mailboxes/{kind}/rename", MailboxesRenamed)
+    replay_mailbox = calling("POST", "mailboxes/{kind}/{key}/replay", MailboxState)
+    set_aside = calling("POST", "mailboxes/{kind}/{key}/set-aside", MailboxState)
 
-    list_alarms = returning_each(Alarm, calling_list("alarms"))
-    clear_alarm = returning(Alarm, calling("POST", "alarms/{alarm_id}/clear"))
-    list_audit = returning_each(AuditLine, calling_list("audit"))
-    get_overview = calling("GET", "overview")
+    list_alarms = calling_list("alarms", Alarm)
+    clear_alarm = calling("POST", "alarms/{alarm_id}/clear", Alarm)
+    list_audit = calling_list("audit", AuditLine)
+    get_overview = calling("GET", "overview", Overview)
 
-    me = Operation(_me)
-    health = Operation(_health)
-    ready = Operation(_ready)
+    me = calling("GET", "me", Me)
+    health = calling("GET", "/health", Health)
+    ready = calling("GET", "/ready", Readiness)
     metrics = downloading("/metrics")
 
 

@@ -3,7 +3,7 @@
 import types
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, fields
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -55,8 +55,10 @@ def _value(hint: Any, data: Any) -> Any:
         return data
     if hint is UUID:
         return UUID(data)
-    if hint is datetime:
-        return datetime.fromisoformat(data)
+    if hint in (date, datetime):
+        return hint.fromisoformat(data)
+    if get_origin(hint) is dict and isinstance(data, dict):
+        return {key: _value(get_args(hint)[1], each) for key, each in data.items()}
     if hasattr(hint, "__dataclass_fields__"):
         return decode(hint, data)
     if hint is float and type(data) is int:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid4
@@ -11,7 +12,7 @@ from uuid import UUID, uuid4
 from trunkline.client.decoding import decoded
 from trunkline.client.errors import ApiError, FieldError, Unreachable
 from trunkline.client.models import Aborted, Reopened, RowProblem, UploadReport
-from trunkline.client.operations import PAGE_SIZE_MAX, ROOT, Key, given, moment, pages, path, plain
+from trunkline.client.operations import PAGE_SIZE_MAX, ROOT, Key, given, moment, path, plain
 from trunkline.client.transport import Transport, is_transient
 from trunkline.schema.leads import Lead
 
@@ -35,41 +36,66 @@ class LeadChanges(TypedDict, total=False):
     reporting_webhook_url: str | None
 
 
-async def create_lead(
-    api: Transport,
-    *,
-    phone: str | None = None,
-    merchant_id: str | None = None,
-    request_id: str | None = None,
-    payload: Mapping[str, Any] | None = None,
-    scheduled_at: datetime | None = None,
-    expires_at: datetime | None = None,
-    timezone: str | None = None,
-    priority: int | None = None,
-    campaign_id: UUID | None = None,
-    pool: str | None = None,
-    max_attempts: int | None = None,
-    reporting_webhook_url: str | None = None,
-) -> Lead:
+class LeadArguments(TypedDict, total=False):
+    """The fields of a lead that is created."""
+
+    phone: str | None
+    merchant_id: str | None
+    request_id: str | None
+    payload: Mapping[str, Any] | None
+    scheduled_at: datetime | None
+    expires_at: datetime | None
+    timezone: str | None
+    priority: int | None
+    campaign_id: UUID | None
+    pool: str | None
+    max_attempts: int | None
+    reporting_webhook_url: str | None
+
+
+class LeadsToAbort(TypedDict, total=False):
+    lead_ids: Sequence[Key] | None
+    request_ids: Sequence[str] | None
+    merchant_id: str | None
+    campaign_id: UUID | None
+    phone: str | None
+    hang_up: bool
+
+
+class ReopeningArguments(TypedDict, total=False):
+    """How a lead is reopened."""
+
+    request_id: str | None
+    scheduled_at: datetime | None
+    max_attempts: int | None
+
+
+class LeadsToReopen(ReopeningArguments, total=False):
+    lead_ids: Sequence[Key] | None
+    outcomes: Sequence[str] | None
+    finished_since: datetime | None
+    finished_before: datetime | None
+    merchant_id: str | None
+    campaign_id: UUID | None
+    phone: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadSelection:
+    status: str | None = None
+    merchant_id: str | None = None
+    campaign_id: UUID | None = None
+    phone: str | None = None
+    request_id: str | None = None
+    page_size: int = PAGE_SIZE_MAX
+
+
+async def create_lead(api: Transport, **lead: Unpack[LeadArguments]) -> Lead:
     """Create a lead. The same `request_id` again returns the same lead, which is not called twice.
 
     Pass your own id (an order, a ticket) if your process may die and retry; without one, one is generated.
     """
-    body = given(
-        request_id=request_id or str(uuid4()),
-        merchant_id=merchant_id,
-        phone=phone,
-        payload=payload,
-        scheduled_at=scheduled_at,
-        expires_at=expires_at,
-        timezone=timezone,
-        priority=priority,
-        campaign_id=campaign_id,
-        pool=pool,
-        max_attempts=max_attempts,
-        reporting_webhook_url=reporting_webhook_url,
-    )
-    return decoded(Lead, await _post_until_answered(api, f"{ROOT}/leads", body))
+    return decoded(Lead, await _post_until_answered(api, f"{ROOT}/leads", lead))
 
 
 async def create_leads(
@@ -97,42 +123,9 @@ async def upload_leads(
     return report_of(answer)
 
 
-async def why(api: Transport, lead_id: Key) -> dict[str, Any]:
-    """Why the lead is not being called, and when it may be."""
-    answer: dict[str, Any] = await api.get(path("leads", lead_id, "why"))
-    return answer
-
-
-async def list_leads(
-    api: Transport,
-    *,
-    status: str | None = None,
-    merchant_id: str | None = None,
-    campaign_id: UUID | None = None,
-    phone: str | None = None,
-    request_id: str | None = None,
-    page_size: int = PAGE_SIZE_MAX,
-) -> AsyncIterator[Lead]:
-    """Every lead that matches, newest first, page by page as you iterate."""
-    filters = given(
-        status=status,
-        merchant_id=merchant_id,
-        campaign_id=campaign_id,
-        phone=phone,
-        request_id=request_id,
-    )
-    async for lead in pages(api, Lead, "leads", page_size, **filters):
-        yield lead
-
-
 async def update_lead(api: Transport, lead_id: Key, **changes: Unpack[LeadChanges]) -> Lead:
     """Change or reschedule a lead that waits. An `ApiError` (409) once it is being called or has ended."""
     return decoded(Lead, await api.patch(path("leads", lead_id), plain(changes)))
-
-
-async def dispatch_now(api: Transport, lead_id: Key) -> Lead:
-    """The lead is due at once. Windows, limits and stops apply as for every call."""
-    return decoded(Lead, await api.post(path("leads", lead_id, "dispatch-now"), {}))
 
 
 async def abort_lead(api: Transport, lead_id: Key, reason: str, *, hang_up: bool = False) -> Lead:
@@ -141,30 +134,12 @@ async def abort_lead(api: Transport, lead_id: Key, reason: str, *, hang_up: bool
     return decoded(Lead, await api.delete(path("leads", lead_id), dict(params)))
 
 
-async def abort_leads(
-    api: Transport,
-    reason: str,
-    *,
-    lead_ids: Sequence[Key] | None = None,
-    request_ids: Sequence[str] | None = None,
-    merchant_id: str | None = None,
-    campaign_id: UUID | None = None,
-    phone: str | None = None,
-    hang_up: bool = False,
-) -> Aborted:
+async def abort_leads(api: Transport, reason: str, **which: Unpack[LeadsToAbort]) -> Aborted:
     """By lead ids, by your request ids, or all that match a filter; repeats the request until all are done.
 
     `request_ids` are of one merchant, up to 1,000 at once.
     """
-    body = given(
-        reason=reason,
-        lead_ids=lead_ids and list(lead_ids),
-        request_ids=request_ids and list(request_ids),
-        merchant_id=merchant_id,
-        campaign_id=campaign_id,
-        phone=phone,
-        hang_up=hang_up,
-    )
+    body = given(reason=reason, **which)
     done = Aborted(0, 0)
     while True:
         answer = await api.post(f"{ROOT}/leads/abort", body)
@@ -173,55 +148,17 @@ async def abort_leads(
             return done
 
 
-async def reopen_lead(
-    api: Transport,
-    lead_id: Key,
-    reason: str,
-    *,
-    request_id: str | None = None,
-    scheduled_at: datetime | None = None,
-    max_attempts: int | None = None,
-) -> Lead:
+async def reopen_lead(api: Transport, lead_id: Key, reason: str, **how: Unpack[ReopeningArguments]) -> Lead:
     """Call a finished lead again. Windows, limits and lists apply again. The same `request_id` again reopens
     nothing; without one, one is generated."""
-    body = given(
-        reason=reason,
-        request_id=request_id or str(uuid4()),
-        scheduled_at=scheduled_at,
-        max_attempts=max_attempts,
-    )
-    return decoded(Lead, await _post_until_answered(api, path("leads", lead_id, "reopen"), body))
+    answer = await _post_until_answered(api, path("leads", lead_id, "reopen"), {"reason": reason, **how})
+    return decoded(Lead, answer)
 
 
-async def reopen_leads(
-    api: Transport,
-    reason: str,
-    *,
-    lead_ids: Sequence[Key] | None = None,
-    outcomes: Sequence[str] | None = None,
-    finished_since: datetime | None = None,
-    finished_before: datetime | None = None,
-    merchant_id: str | None = None,
-    campaign_id: UUID | None = None,
-    phone: str | None = None,
-    request_id: str | None = None,
-    scheduled_at: datetime | None = None,
-    max_attempts: int | None = None,
-) -> Reopened:
+async def reopen_leads(api: Transport, reason: str, **which: Unpack[LeadsToReopen]) -> Reopened:
     """By ids, or all that ended with one of these outcomes since a time; repeats the request until all are done."""
-    body = given(
-        reason=reason,
-        request_id=request_id or str(uuid4()),
-        lead_ids=lead_ids and list(lead_ids),
-        outcomes=outcomes and list(outcomes),
-        finished_since=finished_since,
-        finished_before=finished_before,
-        merchant_id=merchant_id,
-        campaign_id=campaign_id,
-        phone=phone,
-        scheduled_at=scheduled_at,
-        max_attempts=max_attempts,
-    )
+    # The same id each time, so that a repetition goes on where the one before ended.
+    body = {"reason": reason, **which, "request_id": which.get("request_id") or str(uuid4())}
     reopened = 0
     while True:
         answer = await _post_until_answered(api, f"{ROOT}/leads/reopen", body)
@@ -230,8 +167,9 @@ async def reopen_leads(
             return Reopened(reopened, answer["refused"])
 
 
-async def _post_until_answered(api: Transport, path: str, body: dict[str, Any]) -> Any:
-    """For idempotent requests."""
+async def _post_until_answered(api: Transport, path: str, fields: Mapping[str, Any]) -> Any:
+    """For requests that are idempotent by their id."""
+    body = given(**{**fields, "request_id": fields.get("request_id") or str(uuid4())})
     for tries in range(1, LEAD_TRIES):
         try:
             return await api.post(path, body)

@@ -43,9 +43,3 @@ class Reopened:
 
     reopened: int
     refused: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    status: str
-    version: str

@@ -126,21 +126,15 @@ def _renamed(kwargs: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def getting(shape: type[T], what: str, *more: str) -> Operation[[Key], T]:
-    async def get(api: Transport, *key: Key, **named: Key) -> T:
-        return decoded(shape, await api.get(path(what, _key(what, key, named), *more)))
-
-    return Operation(get)
+    return calling("GET", _of_one(what, *more), shape)
 
 
-def listing(
-    shape: type[T], what: str, filters: Callable[P, object], page_size: int = PAGE_SIZE_MAX
-) -> Listing[P, T]:
+def listing(shape: type[T], what: str, filters: Callable[P, object]) -> Listing[P, T]:
     """`filters` has the arguments of the method: the filters of the list. One that is None does not filter."""
     signature = inspect.signature(filters)
 
     def select(api: Transport, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        wanted = signature.bind(*args, **kwargs).arguments
-        return pages(api, shape, what, page_size, **wanted)
+        return pages(api, shape, what, **signature.bind(*args, **kwargs).arguments)
 
     return Listing(select)
 
@@ -150,9 +144,10 @@ def changing(change: Callable[P, object], shape: type[T], what: str) -> Operatio
     signature = inspect.signature(change)
 
     async def update(api: Transport, /, *key: Key, **changes: Any) -> T:
-        which = _key(what, key, changes)
+        where = _of_one(what)
+        which = _places(_names(where), key, changes)
         body = signature.bind(**changes).arguments
-        return decoded(shape, await api.patch(path(what, which), plain(body)))
+        return decoded(shape, await api.patch(_address(where).format(**which), plain(body)))
 
     # The key may also be named, which a type cannot say beside the fields of the change.
     return cast(Operation[Concatenate[Key, P], T], Operation(update))
@@ -160,45 +155,42 @@ def changing(change: Callable[P, object], shape: type[T], what: str) -> Operatio
 
 def posting(shape: type[T], what: str, *more: str) -> Operation[[Key], T]:
     """An action without arguments on one object."""
-
-    async def post(api: Transport, *key: Key, **named: Key) -> T:
-        return decoded(shape, await api.post(path(what, _key(what, key, named), *more), {}))
-
-    return Operation(post)
+    return calling("POST", _of_one(what, *more), shape)
 
 
 def deleting(what: str) -> Operation[[Key], None]:
-    async def delete(api: Transport, *key: Key, **named: Key) -> None:
-        await api.delete(path(what, _key(what, key, named)))
-
-    return Operation(delete)
+    return calling("DELETE", _of_one(what))
 
 
-def calling(method: str, where: str) -> Operation[..., Any]:
-    """An operation whose response is JSON as it is. The values of the {places} in its path come first; named arguments
-    are the body, or the query of a GET or DELETE."""
-    names = [name for _, name, _, _ in Formatter().parse(where) if name]
+def _of_one(what: str, *more: str) -> str:
+    return "/".join((what, f"{{{what.removesuffix('s')}_id}}", *more))
+
+
+@overload
+def calling(method: str, where: str) -> Operation[..., Any]: ...
+
+
+@overload
+def calling(method: str, where: str, shape: type[T]) -> Operation[..., T]: ...
+
+
+def calling(method: str, where: str, shape: Any = None) -> Operation[..., Any]:
+    """The values of the {places} in its path come first; named arguments are the body, or the query of a GET or DELETE.
+    The response is a value of `shape`, or JSON as it is; None if it has no body."""
+    names = _names(where)
     sends_body = method in ("POST", "PUT", "PATCH")
 
     async def call(api: Transport, *args: object, **kwargs: Any) -> Any:
         values = _places(names, args, kwargs)
         options = {"json": plain(kwargs)} if sends_body else {"params": _query(kwargs)}
-        return await api.ask(method, (f"{ROOT}/{where}").format(**values), **options)
-
-    return Operation(call)
-
-
-def returning(shape: type[T], operation: Operation[P, Any]) -> Operation[P, T]:
-    """The same operation, with its response as a value of this class."""
-
-    async def call(api: Transport, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return decoded(shape, await operation.call(api, *args, **kwargs))
+        answer = await api.ask(method, _address(where).format(**values), **options)
+        return answer if answer is None or shape is None else decoded(shape, answer)
 
     return Operation(call)
 
 
 def returning_items(shape: type[T], operation: Operation[P, Any]) -> Operation[P, list[T]]:
-    """The same for a list in one piece."""
+    """The same operation, whose response is a list in one piece, with values of this class."""
 
     async def call(api: Transport, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
         return [decoded(shape, item) for item in (await operation.call(api, *args, **kwargs))["items"]]
@@ -206,37 +198,44 @@ def returning_items(shape: type[T], operation: Operation[P, Any]) -> Operation[P
     return Operation(call)
 
 
-def returning_each(shape: type[T], listed: Listing[P, Any]) -> Listing[P, T]:
-    """The same for the items of a list."""
-
-    async def select(api: Transport, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        async for item in listed.call(api, *args, **kwargs):
-            yield decoded(shape, item)
-
-    return Listing(select)
-
-
 def downloading(where: str) -> Listing[..., bytes]:
     """A response of any size, in pieces. Arguments as those of `calling`, without a body."""
-    names = [name for _, name, _, _ in Formatter().parse(where) if name]
+    names = _names(where)
 
     def download(api: Transport, *args: object, **kwargs: Any) -> AsyncIterator[bytes]:
         values = _places(names, args, kwargs)
         query = f"?{urlencode(_query(kwargs))}" if kwargs else ""
-        return api.download(f"{where.format(**values)}{query}", DOWNLOAD_TIMEOUT_S)
+        return api.download(f"{_address(where).format(**values)}{query}", DOWNLOAD_TIMEOUT_S)
 
     return Listing(download)
 
 
-def calling_list(where: str) -> Listing[..., dict[str, Any]]:
-    """A list whose items are JSON as they are. Arguments as those of `calling`."""
-    names = [name for _, name, _, _ in Formatter().parse(where) if name]
+@overload
+def calling_list(where: str) -> Listing[..., dict[str, Any]]: ...
 
-    def select(api: Transport, *args: object, **kwargs: Any) -> AsyncIterator[dict[str, Any]]:
+
+@overload
+def calling_list(where: str, shape: type[T]) -> Listing[..., T]: ...
+
+
+def calling_list(where: str, shape: Any = None) -> Listing[..., Any]:
+    """All items of a list. Arguments and items as those of `calling`."""
+    names = _names(where)
+
+    def select(api: Transport, *args: object, **kwargs: Any) -> AsyncIterator[Any]:
         values = _places(names, args, kwargs)
-        return items(api, where.format(**values), PAGE_SIZE_MAX, **_query(kwargs))
+        return pages(api, shape, where.format(**values), **_query(kwargs))
 
     return Listing(select)
+
+
+def _names(where: str) -> list[str]:
+    return [name for _, name, _, _ in Formatter().parse(where) if name]
+
+
+def _address(where: str) -> str:
+    """Under the root of the API, unless it begins at the server's."""
+    return where if where.startswith("/") else f"{ROOT}/{where}"
 
 
 def _places(names: list[str], args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, str]:
@@ -255,30 +254,17 @@ def _query(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _key(what: str, key: tuple[Key, ...], named: dict[str, Any]) -> Key:
-    """The only positional argument, or the one that is named like the resource: `pool_id`, which is taken out."""
-    name = f"{what.removesuffix('s')}_id"
-    if len(key) + (name in named) != 1:
-        raise TypeError(f"give {name} once")
-    return key[0] if key else named.pop(name)
-
-
-async def items(api: Transport, what: str, page_size: int, **filters: Any) -> AsyncIterator[dict[str, Any]]:
+async def pages(
+    api: Transport, shape: Any, what: str, *, page_size: int = PAGE_SIZE_MAX, **filters: Any
+) -> AsyncIterator[Any]:
     cursor: str | None = None
     while True:
         page = await api.get(f"{ROOT}/{what}", given(**filters, limit=page_size, cursor=cursor))
         for item in page["items"]:
-            yield item
+            yield item if shape is None else decoded(shape, item)
         cursor = page["next_cursor"]
         if cursor is None:
             return
-
-
-async def pages(
-    api: Transport, shape: type[T], what: str, page_size: int, **filters: Any
-) -> AsyncIterator[T]:
-    async for item in items(api, what, page_size, **filters):
-        yield decoded(shape, item)
 
 
 def path(what: str, key: object, *more: str) -> str:

@@ -13,6 +13,8 @@ from trunkline.store.alarms import StoredAlarm
 
 
 class Severity(StrEnum):
+    """How urgent an alarm is."""
+
     PAGE = "page"
     URGENT = "urgent"
     WARNING = "warning"

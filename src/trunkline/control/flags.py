@@ -25,7 +25,7 @@ from openfeature.provider import AbstractProvider, FeatureProvider, Metadata
 from openfeature.provider.no_op_provider import NoOpProvider
 
 from trunkline.errors import TrunklineError
-from trunkline.store.flags import Flag
+from trunkline.schema.flags import Flag
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from uuid import UUID
 
 from trunkline.control.controls import Controls, StopTarget
 from trunkline.control.flags import EVENT_DISPATCH, Flags, decide
+from trunkline.schema.flags import Flag
 from trunkline.store import cutovers, schedule
 from trunkline.store.database import Connection
-from trunkline.store.flags import Flag
 from trunkline.value import Value
 
 LEFT_OUT = EVENT_DISPATCH.name

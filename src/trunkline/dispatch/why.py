@@ -7,7 +7,6 @@ locked and nothing is written: the answer may be out of date when it is read, an
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -28,7 +27,6 @@ from trunkline.dispatch.gates import (
 from trunkline.dispatch.overdialling import Overdialled
 from trunkline.dispatch.policy_cache import UNREADABLE, Policies, layers_of
 from trunkline.dispatch.why_words import (
-    GateCheck,
     check_from_decision,
     deferred_by,
     gate_of,
@@ -40,15 +38,15 @@ from trunkline.dispatch.why_words import (
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.zones import region_of
 from trunkline.model import Grant, Refusal, RefusalReason
-from trunkline.schema.leads import Decision
+from trunkline.schema.flags import Flag
+from trunkline.schema.leads import Decision, GateCheck, Why
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, allocations, cooldowns, decisions, dispatch, flags, policy, presence
 from trunkline.store.agents import AgentCapacity, SlotRule
 from trunkline.store.database import Connection
 from trunkline.store.decisions import Standing, StopOfLead
 from trunkline.store.dispatch import LockedLead
-from trunkline.store.flags import Flag
-from trunkline.store.policy import PolicyRow
+from trunkline.store.policy import StoredPolicy
 from trunkline.store.tenants import Tenant
 from trunkline.value import replace
 
@@ -83,19 +81,6 @@ _SET_ELSEWHERE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
-    """`refused_by`: the gate that the answer names. None: no gate refuses it, or it does not wait."""
-
-    lead_id: UUID
-    status: str
-    answer: str
-    refused_by: str | None
-    next_at: datetime | None
-    checks: tuple[GateCheck, ...]
-    history: tuple[Decision, ...]
-
-
 async def _assume_whole(
     reseller_id: str, merchant_id: str, campaign_id: UUID | None
 ) -> tuple[Projection, str | None]:
@@ -128,18 +113,18 @@ async def why(
     standing = await decisions.standing(conn, tenant, lead_id)
     if standing is None:
         return None
-    history = tuple(await decisions.history(conn, lead_id))
+    history = list(await decisions.history(conn, lead_id))
     if standing.status != "BACKLOG":
         reason = f" ({standing.outcome_reason})" if standing.outcome_reason else ""
         answer = f"It has ended as {standing.outcome}{reason}."
         if standing.status == "PROCESSING":
             answer = "It is being called now."
-        return Why(lead_id, standing.status, answer, None, None, (), history)
+        return Why(lead_id, standing.status, answer, None, None, [], history)
     level = "merchant" if tenant.merchant_id else "reseller" if tenant.reseller_id else "platform"
-    checks = tuple(await _Explainer(conn, policies, level, standing, history, view).checks())
+    checks = await _Explainer(conn, policies, level, standing, history, view).checks()
     closed = ranked(checks, refusing(history, standing.lead.now))
     # A recent refusal of an intent is listed even if the same gate is open by now.
-    checks += tuple(check for check in closed if check not in checks)
+    checks += [check for check in closed if check not in checks]
     next_at = max((check.until for check in closed if check.until), default=None)
     refused_by = closed[0].gate if closed else None
     return Why(lead_id, standing.status, sentence(closed), refused_by, next_at, checks, history)
@@ -178,7 +163,7 @@ class _Explainer:
             dials = bool((await presence.alive(self._conn, DIALER_SILENT_S)).get("dispatcher"))
             advice = None if dials else "start one with the role `dispatcher`"
             before.append(GateCheck("dialers", dials, advice))
-        if match_stop is not None and all(check.is_open for check in before):
+        if match_stop is not None and all(check.open for check in before):
             # The match applies a stop that this process cannot explain: another process configured it.
             detail = match_stop if self._level == "platform" else None
             before.append(GateCheck("control", False, detail, set_by="the platform"))
@@ -286,7 +271,7 @@ class _Explainer:
         detail += f" ({standing.listed_reason})"
         return GateCheck("do_not_call", False, detail, standing.listed_until, standing.listed_actor)
 
-    async def _policy_checks(self, rules: Effective, stated: Sequence[PolicyRow]) -> list[GateCheck]:
+    async def _policy_checks(self, rules: Effective, stated: Sequence[StoredPolicy]) -> list[GateCheck]:
         if rules is UNREADABLE:
             return [GateCheck("policy", False, "its calling policy cannot be read")]
         lead, number = self._lead, self._standing.number
@@ -323,7 +308,7 @@ class _Explainer:
             checks += [] if refusals else [GateCheck("limits", True)]
         return checks
 
-    def _gate_check(self, gate: str, refusal: Refusal | None, stated: Sequence[PolicyRow]) -> GateCheck:
+    def _gate_check(self, gate: str, refusal: Refusal | None, stated: Sequence[StoredPolicy]) -> GateCheck:
         if refusal is None:
             return GateCheck(gate, True)
         policies = self._policies_stating(
@@ -332,7 +317,7 @@ class _Explainer:
         by = _SET_ELSEWHERE.get(refusal.subject or "") or policies
         return GateCheck(gate, False, in_words(gate, refusal.subject), refusal.until, by)
 
-    def _policies_stating(self, subject: str, stated: Sequence[PolicyRow]) -> str | None:
+    def _policies_stating(self, subject: str, stated: Sequence[StoredPolicy]) -> str | None:
         """The layers that state the field; with the author's name where the layer is the tenant's own or below."""
         fields = _POLICY_FIELDS.get(subject, ())
         unstated: tuple[Any, ...] = (None, [], {}, ())

@@ -1,23 +1,10 @@
 """`why` in words. Pure: from the closed gates to the one sentence that a person reads first."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trunkline.model import RefusalReason
-from trunkline.schema.leads import Decision
-
-
-@dataclass(frozen=True, slots=True)
-class GateCheck:
-    """One gate. `until` is when it opens, if that is known; `set_by` names who closed it."""
-
-    gate: str
-    is_open: bool
-    detail: str | None = None
-    until: datetime | None = None
-    set_by: str | None = None
-
+from trunkline.schema.leads import Decision, GateCheck
 
 # The gate under which a person finds an intent's refusal. The others have the reason's own name.
 _GATES = {
@@ -135,7 +122,7 @@ def refusing(history: Sequence[Decision], now: datetime) -> Decision | None:
 def ranked(checks: Sequence[GateCheck], refusal: Decision | None) -> list[GateCheck]:
     """The closed gates, in the order of their effect: those that prevent a grant, then the intent's last refusal, then
     the others."""
-    closed = [check for check in checks if not check.is_open]
+    closed = [check for check in checks if not check.open]
     before = [check for check in closed if check.gate in _BEFORE_A_GRANT]
     others = [check for check in closed if check.gate not in _BEFORE_A_GRANT]
     if refusal is None:

@@ -35,8 +35,12 @@ Micros = Annotated[int, Field(ge=0, le=10**15, strict=True)]
 class Destinations(Frozen):
     """Which numbers may be dialled, by how they begin. Nothing under `allow` allows all."""
 
-    allow: tuple[Prefix, ...] = Field((), max_length=500)
-    deny: tuple[Prefix, ...] = Field((), max_length=500)
+    allow: tuple[Prefix, ...] = Field(
+        (), max_length=500, description="Beginnings of the numbers that may be called. Empty: all."
+    )
+    deny: tuple[Prefix, ...] = Field(
+        (), max_length=500, description="Beginnings of the numbers that must not be called."
+    )
 
     def permit(self, phone: str) -> bool:
         return (not self.allow or phone.startswith(self.allow)) and not phone.startswith(self.deny or "-")
@@ -45,9 +49,11 @@ class Destinations(Frozen):
 class Price(Frozen):
     """What a call is expected to cost, in millionths of the currency. The intent sets aside `reserve_minutes` of it."""
 
-    per_call_micros: Micros = 0
-    per_minute_micros: Micros = 0
-    reserve_minutes: float = Field(1.0, ge=0, le=240)
+    per_call_micros: Micros = Field(0, description="Per call, in millionths of the currency.")
+    per_minute_micros: Micros = Field(0, description="Per minute, in millionths of the currency.")
+    reserve_minutes: float = Field(
+        1.0, ge=0, le=240, description="How many minutes of a call are set aside before its dial."
+    )
 
     @property
     def reserved_micros(self) -> int:
@@ -57,8 +63,8 @@ class Price(Frozen):
 class RecentContact(Frozen):
     """A person who has recently talked with this merchant is not called."""
 
-    cooldown_h: int = Field(24, ge=1, le=168)
-    then: Literal["defer", "abort"] = "defer"
+    cooldown_h: int = Field(24, ge=1, le=168, description="How long a contact is recent.")
+    then: Literal["defer", "abort"] = Field("defer", description="What happens to the lead.")
 
 
 class CallingPolicy(Frozen):
@@ -90,7 +96,7 @@ class CallingPolicy(Frozen):
         description="Packs that replace those of the same name, and additional ones. Platform only: see "
         "/policy/packs.",
     )
-    destinations: Destinations | None = None
+    destinations: Destinations | None = Field(None, description="Which numbers may be called.")
     person_limits: tuple[PersonLimit, ...] = Field(
         (), max_length=10, description="How often a merchant may call one person. All limits apply."
     )
@@ -129,10 +135,14 @@ class CallingPolicy(Frozen):
         None,
         description="The time zone of callees, and of the merchant's day. Left out: by the callee's number, and UTC.",
     )
-    price: Price | None = None
-    retries: Retries | None = None
-    prechecks: tuple[HttpCheck, ...] | None = Field(None, max_length=5)
-    recent_contact: RecentContact | None = None
+    price: Price | None = Field(None, description="What a call costs, for the daily spending limit.")
+    retries: Retries | None = Field(None, description="When an unsuccessful call is repeated.")
+    prechecks: tuple[HttpCheck, ...] | None = Field(
+        None, max_length=5, description="Requests that decide before a dial whether it is made."
+    )
+    recent_contact: RecentContact | None = Field(
+        None, description="What happens to a lead whose person was reached recently."
+    )
 
 
 EMPTY = CallingPolicy()

@@ -22,8 +22,8 @@ ROUND_S = 900
 class PersonLimit(Frozen):
     """How often one merchant may call one person."""
 
-    max_calls: int = Field(ge=1, le=1000)
-    window_h: int = Field(ge=1, le=168)
+    max_calls: int = Field(ge=1, le=1000, description="The maximum of calls within the window.")
+    window_h: int = Field(ge=1, le=168, description="The length of the window.")
     then: Literal["defer", "finish"] = Field(
         "defer",
         description="What happens to a lead over the limit: it is called later, or ends as "
@@ -34,8 +34,8 @@ class PersonLimit(Frozen):
 class CallsPerPerson(Frozen):
     """How often one person may be called, by all tenants together."""
 
-    max_calls: int = Field(7, ge=1, le=1000)
-    window_s: int = Field(3600, ge=60, le=604_800)
+    max_calls: int = Field(7, ge=1, le=1000, description="The maximum of calls within the window.")
+    window_s: int = Field(3600, ge=60, le=604_800, description="The length of the window.")
 
 
 def person_free_at(question: PersonQuestion, history: PersonCalls, at: datetime) -> datetime | None:

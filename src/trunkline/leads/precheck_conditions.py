@@ -35,20 +35,28 @@ HeaderValue = Annotated[str, Field(pattern=r"^[\x20-\x7e]{0,500}$")]
 class Condition(Frozen):
     """`path` leads into the JSON of the answer: `customer.flags.0`. The status code is `status`."""
 
-    path: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", examples=["body.allowed"])
-    operator: Operator = "equals"
-    value: Scalar | tuple[Scalar, ...] = None
+    path: str = Field(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[^\x00-\x1f\x7f]*$",
+        examples=["body.allowed"],
+        description="Where the value is in the response, as `a.b`.",
+    )
+    operator: Operator = Field("equals", description="How it is compared.")
+    value: Scalar | tuple[Scalar, ...] = Field(None, description="With what it is compared.")
 
 
 class HttpCheck(Frozen):
     """A request with the lead as JSON. It passes if the reply is 2xx and every condition holds."""
 
-    url: WebUrl
-    method: Literal["GET", "POST"] = "POST"
-    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, max_length=20)
-    conditions: tuple[Condition, ...] = Field((), max_length=20)
-    timeout_s: float = Field(10.0, ge=1, le=30)
-    retries: int = Field(2, ge=0, le=5)
+    url: WebUrl = Field(description="The address that is requested.")
+    method: Literal["GET", "POST"] = Field("POST", description="How it is requested.")
+    headers: dict[HeaderName, HeaderValue] = Field(
+        default_factory=dict, max_length=20, description="Headers of the request."
+    )
+    conditions: tuple[Condition, ...] = Field((), max_length=20, description="What the response decides.")
+    timeout_s: float = Field(10.0, ge=1, le=30, description="How long the platform waits for the response.")
+    retries: int = Field(2, ge=0, le=5, description="How often a request without a response is repeated.")
     on_failure: Literal["proceed", "skip"] = Field(
         "skip",
         description="If the tenant's system does not respond: call all the same, or treat the pre-check "
@@ -59,8 +67,8 @@ class HttpCheck(Frozen):
         description="If it does not pass: the lead ends as PRECHECK_FAILED, or the pre-check is "
         "repeated later.",
     )
-    defer_s: float = Field(3600.0, ge=60, le=604_800)
-    defer_max: int = Field(10, ge=1, le=10)
+    defer_s: float = Field(3600.0, ge=60, le=604_800, description="By how long a deferred call is put off.")
+    defer_max: int = Field(10, ge=1, le=10, description="How often a call is put off at most.")
 
     @property
     def defer_for(self) -> timedelta:

@@ -35,7 +35,7 @@ DelayS = Annotated[float, Field(ge=1, le=DELAY_MAX_S)]
 class RetryRule(Frozen):
     """After one outcome. Without delays of its own it waits as all do."""
 
-    retry: bool = True
+    retry: bool = Field(True, description="Whether the call is repeated.")
     delays_s: tuple[DelayS, ...] = Field(
         (), max_length=20, description="After the first failure, the second, …; the last one is repeated."
     )
@@ -45,11 +45,20 @@ class Retries(Frozen):
     """`by_outcome` names outcomes, reasons (FAILED, TIMEOUT) or words of agents; a reason counts before its outcome.
     The words that NO_AGENT and BUSY had before are understood: see `LEGACY`."""
 
-    base_s: float = Field(BASE_S, ge=1, le=86_400)
-    factor: float = Field(FACTOR, ge=1, le=10)
-    delay_max_s: float = Field(DELAY_MAX_S, ge=1, le=DELAY_MAX_S)
-    carrier_errors_max: int = Field(CARRIER_ERRORS_MAX, ge=1, le=20)
-    by_outcome: dict[str, RetryRule] = Field(default_factory=dict, max_length=50)
+    base_s: float = Field(BASE_S, ge=1, le=86_400, description="The first delay.")
+    factor: float = Field(
+        FACTOR, ge=1, le=10, description="By how much each delay is longer than the one before."
+    )
+    delay_max_s: float = Field(DELAY_MAX_S, ge=1, le=DELAY_MAX_S, description="The longest delay.")
+    carrier_errors_max: int = Field(
+        CARRIER_ERRORS_MAX,
+        ge=1,
+        le=20,
+        description="How many of the carrier's own errors are retried at most.",
+    )
+    by_outcome: dict[str, RetryRule] = Field(
+        default_factory=dict, max_length=50, description="Rules for single outcomes."
+    )
 
     def rule(self, outcome: str, reason: str | None) -> RetryRule | None:
         words = rule_words(outcome, reason)

@@ -44,10 +44,14 @@ class Pack(Frozen):
 
     name: PackName
     as_of: date = Field(description="When it was last compared with the law.")
-    note: str = Field(max_length=500)
-    windows: tuple[Window, ...] = Field((), max_length=20)
-    person_limits: tuple[PersonLimit, ...] = Field((), max_length=10)
-    abandoned_calls: AbandonedCalls | None = None
+    note: str = Field(max_length=500, description="What it is based on.")
+    windows: tuple[Window, ...] = Field((), max_length=20, description="When calls are allowed.")
+    person_limits: tuple[PersonLimit, ...] = Field(
+        (), max_length=10, description="How often one person is called at most."
+    )
+    abandoned_calls: AbandonedCalls | None = Field(
+        None, description="Overdialling: the share, the message, the ring time, and the next call."
+    )
     region: str | None = Field(None, pattern=r"^[A-Z]{2}$", description="The country of the callee's number.")
     prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="Instead of the country.")
 

@@ -51,8 +51,8 @@ class TimeSpan(Frozen):
     """From `start` until `end` on each of these days. It may end on the morning after."""
 
     days: tuple[Weekday, ...] = Field(WEEKDAYS, min_length=1, description="The days on which it begins.")
-    start: WallTime = Field(examples=["09:00"])
-    end: WallTime = Field(examples=["18:00"])
+    start: WallTime = Field(examples=["09:00"], description="When it begins, as wall time.")
+    end: WallTime = Field(examples=["18:00"], description="When it ends, as wall time.")
 
     @model_validator(mode="after")
     def _has_length(self) -> "TimeSpan":
@@ -68,8 +68,13 @@ class TimeSpan(Frozen):
 class HolidayCalendar(Frozen):
     """The public holidays of a country, or of a part of it."""
 
-    country: Country = Field(examples=["US"])
-    subdivision: str | None = Field(None, max_length=10, examples=["CA"])
+    country: Country = Field(examples=["US"], description="The country whose public holidays count.")
+    subdivision: str | None = Field(
+        None,
+        max_length=10,
+        examples=["CA"],
+        description="Its state or province, if that has holidays of its own.",
+    )
 
     @model_validator(mode="after")
     def _has_subdivision(self) -> "HolidayCalendar":
@@ -80,7 +85,9 @@ class HolidayCalendar(Frozen):
 
 
 class Window(Frozen):
-    spans: tuple[TimeSpan, ...] = Field(min_length=1, max_length=50)
+    """When calls are allowed."""
+
+    spans: tuple[TimeSpan, ...] = Field(min_length=1, max_length=50, description="The hours of the week.")
     timezone: ZoneName | None = Field(None, description="Left out: the callee's time zone.")
     holidays: tuple[HolidayCalendar, ...] = Field(
         (), max_length=10, description="No calls on these public holidays."

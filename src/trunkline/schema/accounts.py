@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from trunkline.schema.fields import CREATED_AT, ITS_ID, UPDATED_AT, TextRule, about, body
+from trunkline.schema.fields import CREATED_AT, ITS_ID, UPDATED_AT, Indexed, TextRule, about, body
 
 CarrierName = Literal["twilio", "plivo", "exotel", "vapi"]
 AccountName = Annotated[str, TextRule(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -47,6 +47,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewAccount:
+    """Adds an account."""
+
     __pydantic_config__ = body(
         {
             "carrier": "twilio",
@@ -71,6 +73,8 @@ class NewAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountChange:
+    """Changes an account."""
+
     __pydantic_config__ = body({"credentials": {"auth_token": "the-account-s-token"}})
 
     credentials: dict[CredentialName, Credential] | None = field(
@@ -94,3 +98,24 @@ class AccountUrls:
     answer: str = field(
         metadata=about("Exotel: the URL for the Voicebot applet of the flow of outbound calls.")
     )
+
+
+@dataclass(frozen=True, slots=True)
+class WhichAccount:
+    """Names an account."""
+
+    __pydantic_config__ = body({"carrier": "twilio", "account": "acme"})
+
+    carrier: CarrierName = field(metadata=_CARRIER)
+    account: AccountName = field(
+        default="default", metadata=about("The account's name. `default` is also that of the environment.")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CarrierNumbers(Indexed):
+    """The numbers of an account, as its carrier lists them."""
+
+    carrier: str = field(metadata=_CARRIER)
+    account: str = field(metadata=about("The account's name."))
+    numbers: list[str] = field(metadata=about("Numbers that can make calls, as E.164."))

@@ -5,14 +5,14 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from trunkline.schema.fields import ITS_ID, OF_MERCHANT, OF_RESELLER, about
+from trunkline.schema.fields import ITS_ID, OF_MERCHANT, OF_RESELLER, Indexed, about
 
 _SUBJECT = about("What the alarm is about: a carrier, a role, a type of job. Empty if there is only one.")
 _ACTOR = about("`key:<id>` of the API key, or the component of the platform that made the change.")
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class Alarm(Indexed):
     """Something that needs a person."""
 
     id: UUID = field(metadata=ITS_ID)
@@ -31,7 +31,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditLine:
+class AuditLine(Indexed):
     """A change that a person or a key has made."""
 
     id: int = field(metadata=ITS_ID)

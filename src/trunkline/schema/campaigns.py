@@ -54,6 +54,8 @@ class ListedCampaign(Campaign):
 
 @dataclass(frozen=True, slots=True)
 class CampaignWithPolicy(Campaign):
+    """A campaign with its calling policy."""
+
     policy: dict[str, Any] = field(
         metadata=about("The campaign's own layer of calling policy, as it was set.")
     )

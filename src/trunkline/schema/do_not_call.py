@@ -42,6 +42,8 @@ class DoNotCallEntry:
 
 @dataclass(frozen=True, slots=True)
 class NewDoNotCallEntry:
+    """Puts a phone on the list."""
+
     __pydantic_config__ = body({"phone": "+14155550123", "reason": "asked us to stop"})
 
     phone: PhoneText = field(repr=False, metadata=about("With its country code."))
@@ -54,6 +56,8 @@ class NewDoNotCallEntry:
 
 @dataclass(frozen=True, slots=True)
 class NewDoNotCallEntries:
+    """Puts many phones on the list."""
+
     __pydantic_config__ = body({"phones": ["+14155550123", "+14155550124"], "reason": "registry"})
 
     phones: list[str] = field(

@@ -74,6 +74,15 @@ AGENTS = (
 )
 
 
+class Indexed:
+    """The client once returned these shapes as plain JSON: `stop["subject"]` is still `stop.subject`."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
 def about(description: str, **rules: Any) -> dict[str, Any]:
     """The metadata of a field: its description, and limits by the names of pydantic's `Field`. `absent` is what the
     client takes where an older platform does not send the field."""

@@ -35,6 +35,8 @@ class InboundPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewInboundPolicy:
+    """Sets a number's inbound policy."""
+
     __pydantic_config__ = body(
         {"admits": "everybody", "otherwise": "message", "message": "All lines are busy."},
         {"admits": "whitelist", "whitelist": ["+14155550123"], "otherwise": "reject"},

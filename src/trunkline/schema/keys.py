@@ -57,6 +57,8 @@ class CreatedKey(ApiKey):
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
+    """Creates a key."""
+
     __pydantic_config__ = body({"name": "shop backend", "scopes": ["leads"], "merchant_id": "acme-store"})
 
     name: Name = field(metadata=_NAME)

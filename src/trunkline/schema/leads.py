@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from trunkline.schema.fields import CREATED_AT, ITS_ID, UPDATED_AT, about
+from trunkline.schema.fields import CREATED_AT, ITS_ID, UPDATED_AT, Indexed, about
 from trunkline.states import AttemptState, LeadStatus
 
 
@@ -176,3 +176,36 @@ class LeadWithAttempts(Lead):
     enrichments: list[Any] = field(
         repr=False, metadata=about("The enrichments of its calls, in order.", absent=None)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GateCheck(Indexed):
+    """One gate that a lead has to pass, with its present state."""
+
+    gate: str = field(metadata=about("Its name."))
+    open: bool = field(metadata=about("Whether it lets the lead pass now."))
+    detail: str | None = field(default=None, metadata=about("More about its state."))
+    until: datetime | None = field(default=None, metadata=about("When the gate opens, if that is known."))
+    set_by: str | None = field(
+        default=None,
+        metadata=about("What closed the gate: a person or key, a layer of the policy, a setting."),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Why(Indexed):
+    """Why a lead is not called now."""
+
+    lead_id: UUID = field(metadata=about("The lead."))
+    status: str = field(metadata=about("Its status."))
+    answer: str = field(
+        metadata=about("A sentence for people: which gate refuses the lead, who set that, and when it ends.")
+    )
+    refused_by: str | None = field(
+        metadata=about("The gate that refuses the lead; null: no gate does, or the lead does not wait.")
+    )
+    next_at: datetime | None = field(metadata=about("When the lead may be called, if that is known."))
+    checks: list[GateCheck] = field(
+        metadata=about("Every gate that the lead has to pass, with its present state.")
+    )
+    decisions: list[Decision] = field(metadata=about("Every refusal of the lead so far, by reason."))

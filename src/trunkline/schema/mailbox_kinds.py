@@ -31,6 +31,8 @@ class MailboxKind:
 
 @dataclass(frozen=True, slots=True)
 class MailboxKindWithSecret(MailboxKind):
+    """A kind of mailbox, with its signing secret."""
+
     secret: str = field(
         repr=False,
         metadata=about("Signs appends of senders without an API key. Only this response shows it."),
@@ -39,6 +41,8 @@ class MailboxKindWithSecret(MailboxKind):
 
 @dataclass(frozen=True, slots=True)
 class NewMailboxKind:
+    """Declares a kind of mailbox."""
+
     __pydantic_config__ = body({"kind": "issue", "merchant_id": "acme-store"})
 
     kind: KindName = field(metadata=about("The kind, as the handler declares it."))

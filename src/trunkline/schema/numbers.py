@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
+from trunkline.schema.controls import Reason
 from trunkline.schema.fields import (
     AGENTS,
     CREATED_AT,
@@ -14,6 +15,7 @@ from trunkline.schema.fields import (
     OF_MERCHANT,
     OF_RESELLER,
     UPDATED_AT,
+    Indexed,
     Name,
     ObjectId,
     PhoneText,
@@ -22,6 +24,7 @@ from trunkline.schema.fields import (
     about,
     body,
 )
+from trunkline.states import AttemptState
 
 CHANNELS_MAX = 10_000
 
@@ -67,6 +70,8 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class NewPool:
+    """Creates a pool."""
+
     __pydantic_config__ = body({"id": "acme-main", "merchant_id": "acme-store", "name": "Main numbers"})
 
     id: ObjectId = field(metadata=about("Unique over the platform."))
@@ -82,6 +87,8 @@ class NewPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChange:
+    """Changes a pool."""
+
     __pydantic_config__ = body({"name": "Numbers of the shop"})
 
     name: Name | None = field(default=None, metadata=_NAME)
@@ -134,6 +141,8 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class NewNumber:
+    """Adds a number."""
+
     __pydantic_config__ = body(
         {"e164": "+14155550100", "pool": "acme-main", "carrier": "twilio", "max_channels": 20}
     )
@@ -150,6 +159,8 @@ class NewNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberChange:
+    """Changes a number."""
+
     __pydantic_config__ = body({"max_channels": 10})
 
     pool: ObjectId | None = field(default=None, metadata=_IDLE)
@@ -158,3 +169,54 @@ class NumberChange:
     max_channels: int | None = field(default=None, metadata=_CHANNELS)
     starts_per_s: float | None = field(default=None, metadata=_PACE)
     status: NumberStatus | None = field(default=None, metadata=_STATUS)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelHolder(Indexed):
+    """A call that holds a channel."""
+
+    channel_no: int = field(metadata=about("The channel."))
+    attempt_id: UUID = field(metadata=about("The call."))
+    lead_id: UUID | None = field(metadata=about("Its lead; null for an inbound call."))
+    direction: str = field(metadata=about("Whether it is outbound or inbound."))
+    merchant_id: str = field(metadata=about("Its merchant."))
+    to_phone: str = field(repr=False, metadata=about("Who is called."))
+    from_phone: str = field(repr=False, metadata=about("Who calls."))
+    state: str = field(metadata=about("How far it has come.", json_schema_extra={"enum": [*AttemptState]}))
+    carrier_call_id: str | None = field(metadata=about("The carrier's id of the call."))
+    held_since: datetime = field(metadata=about("Since when it holds the channel."))
+    answered_at: datetime | None = field(metadata=about("When it was answered."))
+    pod: str | None = field(metadata=about("The pod that takes it."))
+
+
+@dataclass(frozen=True, slots=True)
+class NumberChannels(Indexed):
+    """The channels of a number, one by one."""
+
+    number_id: UUID = field(metadata=about("The number."))
+    e164: str = field(metadata=about("The number itself, as E.164."))
+    max_channels: int = field(metadata=about("The maximum of concurrent calls."))
+    is_whole: bool = field(
+        metadata=about("false: the number is shared with you, and only your own calls are shown.")
+    )
+    holders: list[ChannelHolder] = field(
+        metadata=about("By channel. A channel that is missing is free, or not shown.")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsToFree:
+    """Frees channels that Valkey holds for nobody."""
+
+    __pydantic_config__ = body({"reason": "None of these calls is live"})
+
+    reason: Reason = field(metadata=about("Why the channels are free, for the audit log."))
+
+
+@dataclass(frozen=True, slots=True)
+class FreedChannels(Indexed):
+    """What was freed."""
+
+    freed: int = field(
+        metadata=about("How many channels were freed. Their leads are called unless they have ended.")
+    )

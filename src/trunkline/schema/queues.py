@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
+from trunkline.schema.controls import Reason
 from trunkline.schema.fields import (
     CREATED_AT,
     ITS_ID,
@@ -29,9 +30,7 @@ EVENTS_SHOWN = 50
 KEY_BYTES_MAX = 500
 SEQ_MAX = 2**63 - 1
 UNIQUE_KEY_MAX = 200
-REASON_MAX = 500
 
-Reason = Annotated[str, TextRule(r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", 1, REASON_MAX)]
 JobTypeName = Annotated[Text, TextRule(max_length=50)]
 _JobKey = Annotated[Text, TextRule(min_length=1, max_length=UNIQUE_KEY_MAX)]
 _EventText = Annotated[Text, TextRule(min_length=1, max_length=KEY_BYTES_MAX)]
@@ -81,6 +80,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail(Job):
+    """A job with its payload and result."""
+
     payload: Any = field(metadata=about("null once it is done."))
     result: Any = field(metadata=_RESULT)
     progress: float | None = field(metadata=_PROGRESS)
@@ -89,6 +90,8 @@ class JobDetail(Job):
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
+    """How far a job has come."""
+
     id: UUID = field(metadata=ITS_ID)
     status: str = field(metadata=_one_of(JobStatus, "FAILED: it is a dead letter."))
     progress: float | None = field(metadata=_PROGRESS)
@@ -122,6 +125,8 @@ class JobSchedule:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
+    """Enqueues a job."""
+
     __pydantic_config__ = body(
         {"job_type": "send_report", "payload": {"merchant": "acme"}, "unique_key": "acme"}
     )
@@ -156,6 +161,8 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class NewExport:
+    """Orders an export."""
+
     __pydantic_config__ = body({"status": "FINISHED"})
 
     merchant_id: ObjectId | None = field(default=None, metadata=about("Only leads of this merchant."))
@@ -197,6 +204,8 @@ class MailboxState:
 
 @dataclass(frozen=True, slots=True)
 class MailboxEvent:
+    """An event of a mailbox."""
+
     seq: int = field(metadata=about("The event's number in its mailbox."))
     dedupe_key: str = field(metadata=about("A repeated key is the same event."))
     type: str = field(metadata=about("What happened."))
@@ -208,11 +217,15 @@ class MailboxEvent:
 
 @dataclass(frozen=True, slots=True)
 class MailboxDetail(MailboxState):
+    """A mailbox with its first events."""
+
     events: list[MailboxEvent] = field(metadata=about(f"The first {EVENTS_SHOWN} pending events."))
 
 
 @dataclass(frozen=True, slots=True)
 class NewMailboxEvent:
+    """Appends an event to a mailbox."""
+
     __pydantic_config__ = body(
         {"type": "comment.created", "payload": {"by": "ada"}, "dedupe_key": "delivery-4711"}
     )
@@ -233,6 +246,8 @@ class NewMailboxEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventReceipt:
+    """Where an event was appended."""
+
     kind: str = field(metadata=_KIND)
     key: str = field(metadata=about("The entity's name, unique within the kind."))
     seq: int = field(metadata=about("The event's number in its mailbox."))
@@ -268,6 +283,8 @@ class QueueItem:
 
 @dataclass(frozen=True, slots=True)
 class QueueReason:
+    """Names a reason."""
+
     __pydantic_config__ = body({"reason": "The receiver is being repaired"})
 
     reason: Reason = field(metadata=_REASON)
@@ -275,6 +292,8 @@ class QueueReason:
 
 @dataclass(frozen=True, slots=True)
 class JobsReplay:
+    """Names the dead letters to run again."""
+
     __pydantic_config__ = body({"job_type": "deliver_webhook"})
 
     job_type: JobTypeName | None = field(default=None, metadata=about("Only dead letters of this type."))
@@ -282,12 +301,16 @@ class JobsReplay:
 
 @dataclass(frozen=True, slots=True)
 class QueueReplayed:
+    """How many dead letters run again."""
+
     replayed: int = field(metadata=about(_REPEAT))
     superseded: int = field(metadata=about("Ended, because a newer job with the same unique key waits."))
 
 
 @dataclass(frozen=True, slots=True)
 class MailboxReplay:
+    """Processes a mailbox again."""
+
     __pydantic_config__ = body({"reason": "The handler is fixed"})
 
     reason: Reason = field(metadata=_REASON)
@@ -299,11 +322,15 @@ class MailboxReplay:
 
 @dataclass(frozen=True, slots=True)
 class MailboxesReplayed:
+    """How many mailboxes are processed again."""
+
     replayed: int = field(metadata=about(_REPEAT))
 
 
 @dataclass(frozen=True, slots=True)
 class EventToPark:
+    """Names an event to park."""
+
     __pydantic_config__ = body({"seq": 7, "reason": "Its format is not supported"})
 
     seq: int = field(metadata=about("The number of a pending event.", ge=1, le=SEQ_MAX))
@@ -312,6 +339,8 @@ class EventToPark:
 
 @dataclass(frozen=True, slots=True)
 class MailboxesRename:
+    """Renames a kind."""
+
     __pydantic_config__ = body({"to": "ticket", "reason": "Its handler has another name"})
 
     to: KindName = field(metadata=about("The new kind."))
@@ -320,5 +349,7 @@ class MailboxesRename:
 
 @dataclass(frozen=True, slots=True)
 class MailboxesRenamed:
+    """How many mailboxes have the new kind."""
+
     renamed: int = field(metadata=about(_REPEAT))
     left: bool = field(metadata=about("Whether mailboxes of the old kind are left."))

@@ -46,6 +46,8 @@ class Reseller:
 
 @dataclass(frozen=True, slots=True)
 class NewReseller:
+    """Creates a reseller."""
+
     __pydantic_config__ = body({"id": "acme", "name": "Acme Inc."})
 
     id: ObjectId = field(metadata=about("Unique over the platform."))
@@ -54,6 +56,8 @@ class NewReseller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResellerChange:
+    """Changes a reseller."""
+
     __pydantic_config__ = body({"name": "Acme Ltd."})
 
     name: Name | None = field(default=None, metadata=_NAME)
@@ -77,6 +81,8 @@ class Merchant:
 
 @dataclass(frozen=True, slots=True)
 class NewMerchant:
+    """Creates a merchant."""
+
     __pydantic_config__ = body(
         {"id": "acme-store", "reseller_id": "acme", "name": "Acme Store", "default_region": "US"}
     )
@@ -94,6 +100,8 @@ class NewMerchant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MerchantChange:
+    """Changes a merchant."""
+
     __pydantic_config__ = body({"default_pool": "acme-main"})
 
     name: Name | None = field(default=None, metadata=_NAME)

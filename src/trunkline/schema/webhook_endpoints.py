@@ -47,6 +47,8 @@ class WebhookEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class WebhookEndpointWithSecret(WebhookEndpoint):
+    """A webhook endpoint, with its signing secret."""
+
     secret: str = field(
         repr=False,
         metadata=about("Only this response shows it. In the format of Standard Webhooks: `whsec_…`."),
@@ -55,6 +57,8 @@ class WebhookEndpointWithSecret(WebhookEndpoint):
 
 @dataclass(frozen=True, slots=True)
 class NewWebhookEndpoint:
+    """Adds a webhook endpoint."""
+
     __pydantic_config__ = body({"url": "https://example.com/hooks", "event_types": ["*"]})
 
     url: Url = field(metadata=_URL)
@@ -66,6 +70,8 @@ class NewWebhookEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookEndpointChange:
+    """Changes a webhook endpoint."""
+
     __pydantic_config__ = body({"status": "active"})
 
     url: Url | None = field(default=None, metadata=_URL)

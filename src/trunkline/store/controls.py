@@ -17,6 +17,8 @@ _SQL = Area("controls")
 
 
 class Scope(StrEnum):
+    """What a stop applies to."""
+
     KILL_SWITCH = "kill_switch"
     PROMOTER = "promoter"
     RESELLER = "reseller"

@@ -1,30 +1,11 @@
 """Feature flags as they were set. An unset flag has the default of the code."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-
+from trunkline.schema.flags import Flag
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
 from trunkline.store.sql import Area
 
 _SQL = Area("flags")
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """Off if it is not enabled; else on or off for those it names, and on for a percentage of the others."""
-
-    name: str
-    enabled: bool
-    percentage: int
-    resellers: Mapping[str, bool]
-    merchants: Mapping[str, bool]
-    reason: str
-    changed_by: str
-    changed_at: datetime
-    # Grows with every change. 0: never set.
-    version: int = 0
 
 
 async def list_flags(conn: Connection) -> list[Flag]:
@@ -41,19 +22,18 @@ async def get(conn: Connection, name: str) -> Flag | None:
     return pick_or_none(Flag, await conn.fetchrow(_SQL.get, name))
 
 
-async def set_flag(
-    tx: Connection,
-    name: str,
-    *,
-    enabled: bool,
-    percentage: int,
-    resellers: Mapping[str, bool],
-    merchants: Mapping[str, bool],
-    reason: str,
-    by: str,
-) -> Flag:
+async def set_flag(tx: Connection, flag: Flag) -> Flag:
     """The caller has locked it."""
-    row = await tx.fetchrow(_SQL.set, name, enabled, percentage, resellers, merchants, reason, by)
+    row = await tx.fetchrow(
+        _SQL.set,
+        flag.name,
+        flag.enabled,
+        flag.percentage,
+        flag.resellers,
+        flag.merchants,
+        flag.reason,
+        flag.changed_by,
+    )
     assert row is not None, "an upsert has one row"
     return pick(Flag, row)
 

@@ -7,6 +7,15 @@ from uuid import UUID
 
 import asyncpg
 
+from trunkline.schema.numbers import ChannelHolder
+from trunkline.schema.overview import COUNT_MAX as COUNT_MAX
+from trunkline.schema.overview import (
+    QUEUES_MAX,
+    ChannelsInUse,
+    DialSlice,
+    PlatformProcess,
+    WaitingQueue,
+)
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
 from trunkline.store.sql import Area
@@ -17,9 +26,7 @@ _SQL = Area("live")
 
 # Read in about 20 ms. At 30 dials per second that is the whole window.
 RECENT_MAX = 10_000
-QUEUES_MAX = 20
-# A queue is counted up to here, and searched among this many.
-COUNT_MAX = 1_000
+# A queue is searched among this many.
 FLOWS_MAX = 2_000
 PROCESSES_MAX = 200
 # The pace of a queue is that of the last ten minutes, by calls that may have begun up to an hour before.
@@ -28,37 +35,11 @@ PACE_BEGAN_S = 4200
 
 
 @dataclass(frozen=True, slots=True)
-class Channels:
-    capacity: int
-    held: int
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """The dials of a slice of time, and their lateness."""
-
-    at: datetime
-    dials: int
-    p50_s: float | None
-    p99_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Recent:
     # None: nothing was dialled in the window.
     since: datetime | None
-    slices: Sequence[Slice]
+    slices: list[DialSlice]
     endings: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    merchant_id: str
-    campaign_id: UUID | None
-    pool_id: str
-    first_due_at: datetime
-    due: int
-    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,40 +54,15 @@ class FlowPace:
         return self.ended / self.over_s
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    id: str
-    roles: list[str]
-    started_at: datetime
-    silent_s: float
-    is_leader: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelHolder:
-    channel_no: int
-    attempt_id: UUID
-    lead_id: UUID | None
-    direction: str
-    merchant_id: str
-    to_phone: str
-    from_phone: str
-    state: str
-    carrier_call_id: str | None
-    held_since: datetime
-    answered_at: datetime | None
-    pod: str | None
-
-
 async def calls(conn: Connection, tenant: Tenant) -> dict[str, int]:
     rows = await conn.fetch(_SQL.calls, tenant.reseller_id, tenant.merchant_id)
     return {row["state"]: row["calls"] for row in rows}
 
 
-async def channels(conn: Connection, tenant: Tenant) -> Channels:
+async def channels(conn: Connection, tenant: Tenant) -> ChannelsInUse:
     row = await conn.fetchrow(_SQL.channels, tenant.reseller_id, tenant.merchant_id)
     assert row is not None, "an aggregate has one row"
-    return pick(Channels, row)
+    return pick(ChannelsInUse, row)
 
 
 async def recent(conn: Connection, tenant: Tenant, *, window_s: int, slice_s: int) -> Recent:
@@ -120,11 +76,11 @@ async def recent(conn: Connection, tenant: Tenant, *, window_s: int, slice_s: in
     )
 
 
-async def queues(conn: Connection, tenant: Tenant) -> list[Queue]:
+async def queues(conn: Connection, tenant: Tenant) -> list[WaitingQueue]:
     rows = await conn.fetch(
         _SQL.queues, tenant.reseller_id, tenant.merchant_id, QUEUES_MAX, COUNT_MAX, FLOWS_MAX
     )
-    return [pick(Queue, row) for row in rows]
+    return [pick(WaitingQueue, row) for row in rows]
 
 
 async def paces(conn: Connection, flows: Sequence[FlowName]) -> dict[FlowName, FlowPace]:
@@ -144,8 +100,8 @@ async def lead_estimate(conn: Connection) -> int | None:
     return estimate if estimate >= 0 else None
 
 
-async def processes(conn: Connection) -> list[Process]:
-    return [pick(Process, row) for row in await conn.fetch(_SQL.processes, PROCESSES_MAX)]
+async def processes(conn: Connection) -> list[PlatformProcess]:
+    return [pick(PlatformProcess, row) for row in await conn.fetch(_SQL.processes, PROCESSES_MAX)]
 
 
 async def holders(conn: Connection, tenant: Tenant, number_id: UUID) -> list[ChannelHolder]:
@@ -153,6 +109,6 @@ async def holders(conn: Connection, tenant: Tenant, number_id: UUID) -> list[Cha
     return [pick(ChannelHolder, row) for row in rows]
 
 
-def _slice(row: asyncpg.Record) -> Slice:
+def _slice(row: asyncpg.Record) -> DialSlice:
     p50_s, p99_s = row["lateness_s"] or (None, None)
-    return Slice(row["slice"], row["calls"], p50_s, p99_s)
+    return DialSlice(row["slice"], row["calls"], p50_s, p99_s)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, NamedTuple
 
+from trunkline.schema.policy import PolicyLayer, PolicyScope
 from trunkline.store.database import Connection
 from trunkline.store.rows import columns, pick
 from trunkline.store.sql import Area
@@ -14,17 +14,12 @@ _SQL = Area("policy")
 
 
 class PolicyKey(NamedTuple):
-    scope: str
+    scope: PolicyScope
     subject: str
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyRow:
-    scope: str
-    subject: str
-    policy: dict[str, Any]
-    version: int
-    updated_at: datetime
+class StoredPolicy(PolicyLayer):
     updated_by: str
 
     @property
@@ -32,9 +27,9 @@ class PolicyRow:
         return PolicyKey(self.scope, self.subject)
 
 
-async def read(conn: Connection, keys: Sequence[PolicyKey]) -> list[PolicyRow]:
+async def read(conn: Connection, keys: Sequence[PolicyKey]) -> list[StoredPolicy]:
     rows = await conn.fetch(_SQL.read, *columns(keys, "scope", "subject"))
-    return [pick(PolicyRow, row) for row in rows]
+    return [pick(StoredPolicy, row) for row in rows]
 
 
 async def lock(tx: Connection) -> None:
@@ -44,10 +39,10 @@ async def lock(tx: Connection) -> None:
 
 async def put(
     tx: Connection, key: PolicyKey, document: dict[str, Any], *, owner: Tenant, actor: str
-) -> PolicyRow:
+) -> StoredPolicy:
     row = await tx.fetchrow(_SQL.put, *key, document, owner.reseller_id, owner.merchant_id, actor)
     assert row is not None
-    return pick(PolicyRow, row)
+    return pick(StoredPolicy, row)
 
 
 async def remove(tx: Connection, key: PolicyKey) -> bool:

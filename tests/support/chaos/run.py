@@ -197,11 +197,11 @@ async def _waiting(world: World) -> list[Waiting]:
     found = []
     for row in rows:
         try:
-            why = await world.client.why(row["id"])
+            refused_by = (await world.client.why(row["id"])).refused_by
         except (ApiError, Unreachable) as error:
-            why = {"refused_by": str(error)}
+            refused_by = str(error)
         campaign = str(row["campaign_id"]) if row["campaign_id"] else None
-        reasons = (str(why["refused_by"]),) if why["refused_by"] else ()
+        reasons = (refused_by,) if refused_by else ()
         found.append(Waiting(str(row["id"]), row["merchant_id"], campaign, reasons))
     return found
 

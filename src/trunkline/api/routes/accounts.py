@@ -7,39 +7,59 @@ from collections.abc import Mapping
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
-from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
+from trunkline.api.auth import AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import ApiError, conflict, invalid, not_found
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, created, require_found
+from trunkline.api.models import (
+    WRITE_ERRORS,
+    ErrorOut,
+    Responses,
+    created,
+    require_found,
+)
 from trunkline.api.ownership import record
 from trunkline.api.paging import Page, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.api.resources import Sent, get_one, list_page
+from trunkline.api.resources import Routes, Sent, extended, get_one, list_page
 from trunkline.control.raising import clear_alarm
 from trunkline.dispatch.cooldowns import ALARM, alarm_subject
 from trunkline.leads.ingest import FieldProblem
 from trunkline.model import new_id
-from trunkline.schema.accounts import Account, AccountChange, AccountUrls, CarrierName, NewAccount
+from trunkline.schema.accounts import (
+    Account,
+    AccountChange,
+    AccountUrls,
+    CarrierName,
+    CarrierNumbers,
+    NewAccount,
+    WhichAccount,
+)
 from trunkline.store import accounts, cooldowns
 from trunkline.store.accounts import ACCOUNTS, StoredAccount
 from trunkline.store.tenants import PLATFORM
 from trunkline.telephony.accounts import KNOWN_IN_S, AccountService, Unopenable
+from trunkline.telephony.carrier import Unavailable
 from trunkline.telephony.carrier_registry import NEEDS, CarrierConfigError
 
-router = APIRouter(prefix=f"{API_ROOT}/accounts", tags=["accounts"])
+router = Routes("/accounts", "accounts")
 
 # When one of these changes, webhooks signed with the previous one are accepted until the next change.
 _PREVIOUS = {"auth_token": "previous_auth_token", "webhook_secret": "previous_webhook_secret"}
+
+_CARRIER_ERRORS: Responses = {
+    409: {"model": ErrorOut, "description": "There is no such account, or it cannot be used."},
+    502: {"model": ErrorOut, "description": "The carrier refused, or did not answer."},
+}
 
 
 class AccountQuery(PageQuery):
     carrier: CarrierName | None = Field(None, description="Only accounts at this carrier.")
 
 
-@router.post("", status_code=201, responses=WRITE_ERRORS, summary="Add an account")
+@router.post("", status_code=201, summary="Add an account")
 async def create_account(body: NewAccount, who: AdminKey, api: Deps) -> Account:
     """Needs a key of the platform with the scope `admin`. It is in use everywhere within seconds."""
     require_platform(who, "add accounts")
@@ -54,14 +74,14 @@ async def create_account(body: NewAccount, who: AdminKey, api: Deps) -> Account:
     return _shown(service, account)
 
 
-@router.get("", responses=READ_ERRORS, summary="List accounts")
+@router.get("", summary="List accounts")
 async def list_accounts(query: Annotated[AccountQuery, Query()], who: ReadKey, api: Deps) -> Page[Account]:
     """Oldest first, for a key of the platform. Those of the environment are not among them."""
     page = await list_page(api, who, ACCOUNTS, query, query.carrier, name="accounts")
     return Page([_shown(_service(api), row) for row in page.items], page.next_cursor)
 
 
-@router.get("/{account_id}", responses=READ_ERRORS, summary="Get an account")
+@router.get("/{account_id}", summary="Get an account")
 async def get_account(account_id: UUID, who: ReadKey, api: Deps) -> Account:
     return _shown(_service(api), await get_one(api, who, ACCOUNTS, account_id, "account"))
 
@@ -78,7 +98,7 @@ async def get_account_urls(account_id: UUID, who: AdminKey, api: Deps) -> Accoun
         raise conflict("account_not_usable", f"{error}.") from None
 
 
-@router.patch("/{account_id}", responses=WRITE_ERRORS, summary="Change an account")
+@router.patch("/{account_id}", summary="Change an account")
 async def update_account(account_id: UUID, body: Sent[AccountChange], who: AdminKey, api: Deps) -> Account:
     """Omitted fields do not change. Webhooks signed with a replaced token are accepted until the next change."""
     _require_sight(who)
@@ -97,7 +117,7 @@ async def update_account(account_id: UUID, body: Sent[AccountChange], who: Admin
     return _shown(service, account)
 
 
-@router.delete("/{account_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove an account")
+@router.delete("/{account_id}", status_code=204, summary="Remove an account")
 async def delete_account(account_id: UUID, who: AdminKey, api: Deps) -> None:
     """Refused while a number dials with it."""
     _require_sight(who)
@@ -107,6 +127,24 @@ async def delete_account(account_id: UUID, who: AdminKey, api: Deps) -> None:
             raise conflict("in_use", "Numbers use this account. Move them to another account first.")
         await record(tx, who, "account.removed", account.id, PLATFORM)
     await _service(api).refresh()
+
+
+@router.post("/numbers", responses=_CARRIER_ERRORS, summary="List an account's numbers at its carrier")
+async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> CarrierNumbers:
+    """Queries the carrier itself, so it also checks the credentials. For a key of the platform."""
+    require_platform(who, "ask carriers")
+    service = _service(api)
+    await service.refresh()
+    try:
+        numbers = await service.directory.get(body.carrier, body.account).own_numbers()
+    except CarrierConfigError as error:
+        raise conflict("account_not_usable", f"{error}.") from None
+    if not isinstance(numbers, Unavailable):
+        return CarrierNumbers(body.carrier, body.account, numbers)
+    if numbers.is_unauthorized:
+        message = f"{body.carrier} rejects these credentials ({numbers.reason}). Enter them again."
+        raise ApiError(502, "carrier_refused", message)
+    raise ApiError(502, "carrier_unavailable", f"{body.carrier} did not answer: {numbers.reason}.")
 
 
 def _require_sight(who: Principal) -> None:
@@ -166,17 +204,10 @@ def _shown(service: AccountService, account: StoredAccount) -> Account:
     opened = service.credentials(account)
     known = {} if isinstance(opened, Unopenable) else opened
     shown = NEEDS[account.carrier].shown if account.carrier in NEEDS else ()
-    return Account(
-        id=account.id,
-        carrier=account.carrier,
-        name=account.name,
+    return extended(
+        Account,
+        account,
         credentials={key: value for key, value in known.items() if key in shown},
         secrets=sorted(key for key in known if key not in shown),
         usable=not isinstance(opened, Unopenable),
-        base_url=account.base_url,
-        starts_per_s=account.starts_per_s,
-        status=account.status,
-        version=account.version,
-        created_at=account.created_at,
-        updated_at=account.updated_at,
     )

@@ -11,9 +11,9 @@ from trunkline.api.deps import Deps
 from trunkline.api.errors import conflict
 from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, require_found
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
-from trunkline.api.routes.controls import Reason
 from trunkline.control.alarms import Severity, described
 from trunkline.schema.alarms import Alarm
+from trunkline.schema.controls import Reason
 from trunkline.schema.fields import Text
 from trunkline.store import alarms, audit
 from trunkline.store.alarms import AlarmFilter
@@ -29,6 +29,8 @@ class AlarmQuery(PageQuery):
 
 
 class ClearIn(Body):
+    """Clears an alarm."""
+
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The carrier has confirmed it"}]})
 
     reason: Reason = Field(description="Why the alarm is cleared, for the audit log.")

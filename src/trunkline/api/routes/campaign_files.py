@@ -128,39 +128,47 @@ class PlanQuery(BaseModel):
 
 
 class HourOut(BaseModel):
-    hour: datetime
-    calls: int
-    answered: int
+    """The calls of an hour."""
+
+    hour: datetime = Field(description="When it begins.")
+    calls: int = Field(description="Calls that are made in it.")
+    answered: int = Field(description="Calls that are answered in it.")
 
 
 class PlanProblemOut(BaseModel):
-    row: int
-    reason: str
-    detail: str
+    """A row that would not be called."""
+
+    row: int = Field(description="The row, from 1.")
+    reason: str = Field(description="Why not, as a word for programs.")
+    detail: str = Field(description="Why not, for people.")
 
 
 class AssumedOut(BaseModel):
-    starts_at: datetime
-    channels: int
-    answer_rate: float
-    call_s: float
-    ring_s: float
+    """The assumptions of a plan."""
+
+    starts_at: datetime = Field(description="When the campaign starts.")
+    channels: int = Field(description="How many channels it has.")
+    answer_rate: float = Field(description="The share of calls that are answered.")
+    call_s: float = Field(description="How long an answered call lasts.")
+    ring_s: float = Field(description="How long a call rings.")
 
 
 class PlanOut(BaseModel):
-    rows: int
+    """How a campaign would run."""
+
+    rows: int = Field(description="Rows of the file.")
     people: int = Field(description="People who would be called.")
-    calls: int
-    answered: int
+    calls: int = Field(description="Calls that would be made.")
+    answered: int = Field(description="Calls that would be answered.")
     not_reached: int = Field(description="People who were called as often as allowed, and did not answer.")
     not_called: dict[str, int] = Field(description="People who would not be called, by reason.")
-    first_call_at: datetime | None
-    last_call_at: datetime | None
-    ends_at: datetime | None
-    calls_per_hour: list[HourOut]
+    first_call_at: datetime | None = Field(description="When the first call would be made.")
+    last_call_at: datetime | None = Field(description="When the last call would be made.")
+    ends_at: datetime | None = Field(description="When the campaign would end.")
+    calls_per_hour: list[HourOut] = Field(description="Hour by hour.")
     held_back_by: dict[str, int] = Field(description="In how many minutes each bound held calls back.")
     problems: list[PlanProblemOut] = Field(description="The first 100 people who would not be called.")
-    assumed: AssumedOut
+    assumed: AssumedOut = Field(description="What the plan assumes.")
 
 
 @router.post(

@@ -17,10 +17,9 @@ from trunkline.api.ownership import record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.resources import extended
-from trunkline.api.routes.controls import RAMP_MAX_S, Reason
 from trunkline.api.routes.lead_edits import HANG_UP
 from trunkline.api.routes.leads import merchant_of, same_request
-from trunkline.api.routes.policy import above_merchant, put_layer, wake_leads
+from trunkline.api.routes.policy import put_layer, wake_leads
 from trunkline.campaigns import lifecycle
 from trunkline.campaigns.lifecycle import DONE, FROM, Action
 from trunkline.campaigns.progress import campaign_shares, progress
@@ -38,12 +37,12 @@ from trunkline.schema.campaigns import (
     CampaignWithPolicy,
     ListedCampaign,
 )
+from trunkline.schema.controls import RAMP_MAX_S, Reason
 from trunkline.schema.fields import Moment, ObjectId, Text
 from trunkline.store import abandonment, campaigns, leads, policy
 from trunkline.store.campaigns import StoredCampaign
 from trunkline.store.database import Connection
 from trunkline.store.leads import LeadFilter
-from trunkline.store.policy import PolicyKey
 from trunkline.store.reminders import StoredReminder
 
 router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
@@ -64,16 +63,26 @@ class CampaignChange(Body):
     )
 
     name: Text | None = Field(None, min_length=1, max_length=200)
-    policy: CallingPolicy | None = None
-    pool: ObjectId | None = None
+    policy: CallingPolicy | None = Field(
+        None, description="The campaign's own layer of calling policy, as a whole."
+    )
+    pool: ObjectId | None = Field(None, description="The number pool of its leads; waiting leads get it too.")
     priority: int | None = Field(None, ge=1, le=99, strict=True)
-    max_attempts: int | None = Field(None, ge=1, le=20, strict=True)
+    max_attempts: int | None = Field(
+        None,
+        ge=1,
+        le=20,
+        strict=True,
+        description="How often each lead is called at most; for waiting leads too.",
+    )
     starts_at: Moment | None = STARTS
     ends_at: Moment | None = ENDS
     reporting_webhook_url: Text | None = Field(None, min_length=1, max_length=ingest.URL_MAX)
 
 
 class RunIn(Body):
+    """Starts or resumes a campaign."""
+
     model_config = ConfigDict(json_schema_extra={"examples": [{"ramp_s": 60}]})
 
     ramp_s: int = Field(
@@ -82,12 +91,16 @@ class RunIn(Body):
 
 
 class PauseIn(Body):
+    """Pauses a campaign."""
+
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "wrong prompt"}]})
 
     reason: Reason = Field("paused", description="The reason, for the audit log.")
 
 
 class CampaignStopIn(Body):
+    """Stops a campaign for good."""
+
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "sold out", "hang_up": True}]})
 
     reason: Reason = Field(
@@ -324,9 +337,7 @@ async def put_own_policy(
     tx: Connection, api: Api, who: Principal, owner: StoredCampaign | StoredReminder, body: CallingPolicy
 ) -> None:
     """A layer below the merchant's, under the owner's id: the gates read it like every other one."""
-    key = campaign_key(owner.merchant_id, owner.id)
-    above = [*above_merchant(owner.tenant), PolicyKey("merchant", owner.merchant_id)]
-    await put_layer(tx, api, who, key, body, owner.tenant, above=above)
+    await put_layer(tx, api, who, campaign_key(owner.merchant_id, owner.id), body, owner.tenant)
 
 
 def _refuse_content(campaign: StoredCampaign, given: dict[str, Any]) -> None:

@@ -1,64 +1,33 @@
-"""The channels of a number, one by one: which call holds each, and since when."""
+"""Operator override: frees the channels that the channel reconciler refused to free."""
 
-from datetime import datetime
-from uuid import UUID
-
-from fastapi import APIRouter
-from pydantic import Field
-
-from trunkline.api.auth import API_ROOT, ReadKey
+from trunkline.api.auth import AdminKey, require_platform
 from trunkline.api.deps import Deps
-from trunkline.api.models import READ_ERRORS, Out, require_found
-from trunkline.states import AttemptState
-from trunkline.store import live
-from trunkline.store.numbers import NUMBERS
-from trunkline.store.tenants import PLATFORM, tenant_of
+from trunkline.api.errors import ApiError
+from trunkline.api.ownership import record
+from trunkline.api.resources import Routes
+from trunkline.errors import BusUnavailable
+from trunkline.schema.numbers import ChannelsToFree, FreedChannels
+from trunkline.store.tenants import PLATFORM
 
-router = APIRouter(prefix=f"{API_ROOT}/numbers", tags=["numbers"])
-
-
-class HolderOut(Out):
-    channel_no: int
-    attempt_id: UUID
-    lead_id: UUID | None = Field(description="null for an inbound call.")
-    direction: str
-    merchant_id: str
-    to_phone: str
-    from_phone: str
-    state: AttemptState
-    carrier_call_id: str | None
-    held_since: datetime
-    answered_at: datetime | None
-    pod: str | None
+router = Routes("/channels", "control")
 
 
-class ChannelsOut(Out):
-    number_id: UUID
-    e164: str
-    max_channels: int
-    is_whole: bool = Field(
-        description="false: the number is shared with you, and only your own calls are shown."
-    )
-    holders: list[HolderOut] = Field(
-        description="By channel. A channel that is missing is free, or not shown."
-    )
-
-
-@router.get(
-    "/{number_id}/channels",
-    response_model=ChannelsOut,
-    responses=READ_ERRORS,
-    summary="List the calls that hold its channels",
-)
-async def list_channels(number_id: UUID, who: ReadKey, api: Deps) -> ChannelsOut:
-    async with api.store.reading() as connection:
-        number = require_found(await NUMBERS.get(connection, who.tenant, number_id), "number")
-        owns = who.tenant.owns(tenant_of(number))
-        holders = await live.holders(connection, PLATFORM if owns else who.tenant, number_id)
-    return ChannelsOut(
-        number_id=number.id,
-        e164=number.e164,
-        max_channels=number.max_channels,
-        is_whole=owns,
-        holders=[HolderOut.model_validate(holder) for holder in holders],
-    )
+@router.post("/free", summary="Free channels without a call")
+async def free_channels(body: ChannelsToFree, who: AdminKey, api: Deps) -> FreedChannels:
+    """Frees every channel that Valkey holds for an attempt that Postgres does not have, however many they are: the
+    answer to the alarm `mass_free_breaker`, once its cause is understood. Needs a key of the platform."""
+    require_platform(who, "free channels")
+    if api.deps.free_dead_channels is None:
+        raise ApiError(
+            503,
+            "valkey_unavailable",
+            "This process knows no channels. Send the request to one with the role api.",
+        )
+    async with api.store.writing() as tx:
+        await record(tx, who, "channels.freed", "channels", PLATFORM, reason=body.reason)
+    try:
+        return FreedChannels(await api.deps.free_dead_channels())
+    except BusUnavailable as error:
+        raise ApiError(
+            503, "valkey_unavailable", "Valkey cannot be reached right now. Send the request again."
+        ) from error

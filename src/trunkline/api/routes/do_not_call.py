@@ -3,16 +3,16 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import Field
 
-from trunkline.api.auth import API_ROOT, AdminKey, LeadsKey, ReadKey
+from trunkline.api.auth import AdminKey, LeadsKey, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.errors import invalid
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, require_found
+from trunkline.api.models import require_found
 from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import Page, PageQuery
-from trunkline.api.resources import get_one, list_page
+from trunkline.api.resources import Routes, get_one, list_page
 from trunkline.api.routes.leads import e164
 from trunkline.leads import phones
 from trunkline.leads.ingest import FieldProblem
@@ -28,7 +28,7 @@ from trunkline.store import do_not_call
 from trunkline.store.do_not_call import DO_NOT_CALL
 from trunkline.store.tenants import tenant_of
 
-router = APIRouter(prefix=f"{API_ROOT}/do-not-call", tags=["policy"])
+router = Routes("/do-not-call", "policy")
 
 
 class EntryQuery(PageQuery):
@@ -38,7 +38,7 @@ class EntryQuery(PageQuery):
 @router.post(
     "",
     status_code=201,
-    responses=WRITE_ERRORS | {200: {"model": DoNotCallEntry, "description": "It was on the list before."}},
+    responses={200: {"model": DoNotCallEntry, "description": "It was on the list before."}},
     summary="Put a phone on a do-not-call list",
 )
 async def add_do_not_call_entry(
@@ -59,7 +59,7 @@ async def add_do_not_call_entry(
     return entry
 
 
-@router.post("/bulk", responses=WRITE_ERRORS, summary="Put many phones on a do-not-call list")
+@router.post("/bulk", summary="Put many phones on a do-not-call list")
 async def add_do_not_call_entries(
     body: NewDoNotCallEntries, who: LeadsKey, api: Deps
 ) -> DoNotCallEntriesAdded:
@@ -81,7 +81,7 @@ async def add_do_not_call_entries(
     return DoNotCallEntriesAdded(added, len(entries) - added, refused)
 
 
-@router.get("", responses=READ_ERRORS, summary="List do-not-call entries")
+@router.get("", summary="List do-not-call entries")
 async def list_do_not_call_entries(
     query: Annotated[EntryQuery, Query()], who: ReadKey, api: Deps
 ) -> Page[DoNotCallEntry]:
@@ -89,12 +89,12 @@ async def list_do_not_call_entries(
     return await list_page(api, who, DO_NOT_CALL, query, e164(query.phone), name="do_not_call")
 
 
-@router.get("/{entry_id}", responses=READ_ERRORS, summary="Get a do-not-call entry")
+@router.get("/{entry_id}", summary="Get a do-not-call entry")
 async def get_do_not_call_entry(entry_id: UUID, who: ReadKey, api: Deps) -> DoNotCallEntry:
     return await get_one(api, who, DO_NOT_CALL, entry_id, "entry")
 
 
-@router.delete("/{entry_id}", status_code=204, responses=DELETE_ERRORS, summary="Take a phone off a list")
+@router.delete("/{entry_id}", status_code=204, summary="Take a phone off a list")
 async def remove_do_not_call_entry(entry_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
         entry = require_found(await DO_NOT_CALL.get(tx, who.tenant, entry_id), "entry")

@@ -34,7 +34,9 @@ _SOUNDS = (
 
 
 class EnrichmentOut(Out):
-    item_id: str
+    """What was learnt of a call after its end."""
+
+    item_id: str = Field(description="The id of the enrichment.")
     attempt_id: UUID
     status: Literal["ENRICHING", "READY", "DISCARDED"]
     recording_ref: str | None = Field(
@@ -43,13 +45,15 @@ class EnrichmentOut(Out):
     recording_url: str | None = Field(
         description="The path of the recording in this API, if the platform stores it."
     )
-    transcript: str | None
+    transcript: str | None = Field(description="What was said; null: there is none.")
     data: Any = Field(description="Other data that the enricher collected.")
     created_at: datetime
     updated_at: datetime
 
 
 class EnrichmentsOut(Out):
+    """The enrichments of a call."""
+
     items: list[EnrichmentOut]
 
 

@@ -6,13 +6,12 @@ Without a policy every caller is admitted while a channel is free, and the other
 from dataclasses import replace
 from uuid import UUID
 
-from fastapi import APIRouter
-
-from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
+from trunkline.api.auth import AdminKey, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.errors import invalid
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, require_found
+from trunkline.api.models import require_found
 from trunkline.api.ownership import record, require_owner
+from trunkline.api.resources import Routes
 from trunkline.leads import phones
 from trunkline.leads.ingest import FieldProblem
 from trunkline.schema.inbound import InboundPolicy, NewInboundPolicy
@@ -22,17 +21,17 @@ from trunkline.store.database import Connection
 from trunkline.store.numbers import NUMBERS
 from trunkline.store.tenants import MERCHANTS, PLATFORM, tenant_of
 
-router = APIRouter(prefix=f"{API_ROOT}/numbers/{{number_id}}/inbound", tags=["numbers"])
+router = Routes("/numbers/{number_id}/inbound", "numbers")
 
 
-@router.get("", responses=READ_ERRORS, summary="Get the inbound policy of a number")
+@router.get("", summary="Get the inbound policy of a number")
 async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy:
     async with api.store.reading() as connection:
         require_found(await NUMBERS.get(connection, who.tenant, number_id), "number")
         return await inbound.get_policy(connection, number_id) or _undecided(number_id)
 
 
-@router.put("", responses=WRITE_ERRORS, summary="Set the inbound policy of a number")
+@router.put("", summary="Set the inbound policy of a number")
 async def put_inbound(number_id: UUID, body: NewInboundPolicy, who: AdminKey, api: Deps) -> InboundPolicy:
     """Replaces the policy: omitted fields get their defaults. In force from the next call on."""
     async with api.store.writing() as tx:
@@ -45,7 +44,7 @@ async def put_inbound(number_id: UUID, body: NewInboundPolicy, who: AdminKey, ap
     return policy
 
 
-@router.delete("", status_code=204, responses=DELETE_ERRORS, summary="Remove the inbound policy of a number")
+@router.delete("", status_code=204, summary="Remove the inbound policy of a number")
 async def delete_inbound(number_id: UUID, who: AdminKey, api: Deps) -> None:
     async with api.store.writing() as tx:
         number = require_found(await NUMBERS.get(tx, who.tenant, number_id), "number")

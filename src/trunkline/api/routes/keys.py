@@ -3,16 +3,16 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from trunkline.api import key_format
-from trunkline.api.auth import API_ROOT, AdminKey
+from trunkline.api.auth import AdminKey
 from trunkline.api.deps import Deps
 from trunkline.api.errors import invalid
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, created, require_found
+from trunkline.api.models import created, require_found
 from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import Page, PageQuery
-from trunkline.api.resources import extended, get_one, list_page
+from trunkline.api.resources import Routes, extended, get_one, list_page
 from trunkline.leads.ingest import FieldProblem
 from trunkline.model import new_id
 from trunkline.schema.keys import ApiKey, CreatedKey, NewKey
@@ -20,10 +20,10 @@ from trunkline.store import keys
 from trunkline.store.keys import KEYS
 from trunkline.store.tenants import tenant_of
 
-router = APIRouter(prefix=f"{API_ROOT}/keys", tags=["keys"])
+router = Routes("/keys", "keys")
 
 
-@router.post("", status_code=201, responses=WRITE_ERRORS, summary="Create a key")
+@router.post("", status_code=201, summary="Create a key")
 async def create_key(body: NewKey, who: AdminKey, api: Deps) -> CreatedKey:
     """For the tenant of your own key, or for one below it. Only this response shows the key."""
     if body.expires_at is not None and body.expires_at <= api.deps.clock.now():
@@ -48,18 +48,18 @@ async def create_key(body: NewKey, who: AdminKey, api: Deps) -> CreatedKey:
     return extended(CreatedKey, key, key=secret)
 
 
-@router.get("", responses=READ_ERRORS, summary="List keys")
+@router.get("", summary="List keys")
 async def list_keys(query: Annotated[PageQuery, Query()], who: AdminKey, api: Deps) -> Page[ApiKey]:
     """Oldest first, revoked ones included: those of your own tenant and of all tenants below it."""
     return await list_page(api, who, KEYS, query, name="keys")
 
 
-@router.get("/{key_id}", responses=READ_ERRORS, summary="Get a key")
+@router.get("/{key_id}", summary="Get a key")
 async def get_key(key_id: UUID, who: AdminKey, api: Deps) -> ApiKey:
     return await get_one(api, who, KEYS, key_id, "key")
 
 
-@router.delete("/{key_id}", responses=DELETE_ERRORS, summary="Revoke a key")
+@router.delete("/{key_id}", summary="Revoke a key")
 async def revoke_key(key_id: UUID, who: AdminKey, api: Deps) -> ApiKey:
     """Takes effect within ten seconds in every process. It cannot be undone. Idempotent."""
     async with api.store.writing() as tx:

@@ -56,6 +56,8 @@ BEING_CALLED: Responses = {
 
 
 class LeadPatch(Body):
+    """Changes a waiting lead."""
+
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"scheduled_at": "2030-05-02T09:30:00+02:00", "priority": 10}]}
     )
@@ -92,11 +94,13 @@ class AbortRequestQuery(AbortQuery):
 
 
 class AbortIn(Body):
+    """Ends leads by their ids."""
+
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"merchant_id": "acme-store", "reason": "sold out"}]}
     )
 
-    lead_ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
+    lead_ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX, description="The leads.")
     request_ids: list[RequestId] | None = Field(
         None,
         min_length=1,
@@ -134,12 +138,16 @@ class AbortIn(Body):
 
 
 class AbortedOut(BaseModel):
+    """What became of a lead."""
+
     id: UUID | None = Field(description="null: no lead has this request id.")
     request_id: str | None = Field(None, description="Where the request named it.")
-    result: Result
+    result: Result = Field(description="What was done.")
 
 
 class AbortOut(BaseModel):
+    """What became of each lead."""
+
     aborted: int = Field(description="Waiting leads that were ended.")
     cancel_requested: int = Field(description="Leads that are being called, and end with this call.")
     complete: bool = Field(

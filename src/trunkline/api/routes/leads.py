@@ -35,6 +35,8 @@ router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
 @dataclass(frozen=True, slots=True)
 class LeadDetail(LeadWithAttempts):
+    """A lead with its attempts, decisions, timeline and enrichments."""
+
     enrichments: list[EnrichmentOut] = field(metadata=about("The enrichments of its calls, in order."))
 
 

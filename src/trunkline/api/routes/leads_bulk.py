@@ -55,25 +55,31 @@ class UploadQuery(BaseModel):
 
 
 class RowOut(BaseModel):
+    """What became of a row."""
+
     row: int = Field(description="Counted from 1, without the header of a CSV.")
-    result: Literal["created", "existing", "conflict", "refused"]
-    request_id: str | None = None
+    result: Literal["created", "existing", "conflict", "refused"] = Field(description="What became of it.")
+    request_id: str | None = Field(None, description="The id in the row.")
     id: UUID | None = Field(None, description="The lead's.")
     code: str | None = Field(None, description="Why the row is a conflict or was refused, for programs.")
-    error: str | None = None
+    error: str | None = Field(None, description="What is wrong, for people.")
     fields: list[FieldErrorOut] | None = None
 
 
 class UploadOut(BaseModel):
-    rows: int
-    created: int
+    """What became of the rows of an upload."""
+
+    rows: int = Field(description="Rows that were read.")
+    created: int = Field(description="Rows that are new leads.")
     existing: int = Field(description="Sent before with the same content, in this upload or an earlier one.")
     conflict: int = Field(description="Sent before with other content.")
-    refused: int
-    results: list[RowOut]
+    refused: int = Field(description="Rows that are wrong.")
+    results: list[RowOut] = Field(description="Row by row.")
 
 
 class FailedUploadOut(ErrorOut):
+    """An upload that ended early, with what had been done."""
+
     report: UploadOut | None = Field(
         None, description="The rows accepted so far, and up to 1000 rows that were not."
     )

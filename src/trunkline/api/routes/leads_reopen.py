@@ -77,6 +77,8 @@ Result = Literal[
 
 
 class ReopenIn(Body):
+    """Reopens a finished lead."""
+
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reason": "agents were away", "request_id": "again-2030-05-01"}]}
     )
@@ -88,6 +90,8 @@ class ReopenIn(Body):
 
 
 class ReopenManyIn(ReopenIn):
+    """Reopens finished leads, by their ids or by how they ended."""
+
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
@@ -102,7 +106,7 @@ class ReopenManyIn(ReopenIn):
         }
     )
 
-    lead_ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
+    lead_ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX, description="The leads.")
     outcomes: list[Annotated[Text, Field(min_length=1, max_length=100)]] | None = Field(
         None,
         min_length=1,
@@ -131,11 +135,15 @@ class ReopenManyIn(ReopenIn):
 
 
 class ReopenedOut(BaseModel):
+    """What became of a lead."""
+
     id: UUID
-    result: Result
+    result: Result = Field(description="What was done.")
 
 
 class ReopenManyOut(BaseModel):
+    """How many leads were reopened."""
+
     matched: int = Field(
         description="Finished leads that were named or match. A dry run counts up to 100,000."
     )

@@ -2,16 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
-from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
+from trunkline.api.auth import AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Deps
 from trunkline.api.errors import forbidden, invalid
 from trunkline.api.models import (
-    DELETE_ERRORS,
-    READ_ERRORS,
-    WRITE_ERRORS,
     created,
     refuse_in_use,
     require_found,
@@ -19,7 +16,7 @@ from trunkline.api.models import (
 from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import Page, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.api.resources import Sent, get_one, list_page
+from trunkline.api.resources import Routes, Sent, get_one, list_page
 from trunkline.leads.ingest import FieldProblem
 from trunkline.schema.fields import ObjectId
 from trunkline.schema.tenants import Merchant, MerchantChange, NewMerchant
@@ -28,14 +25,14 @@ from trunkline.store.database import Connection
 from trunkline.store.numbers import POOLS
 from trunkline.store.tenants import MERCHANTS, Tenant, tenant_of
 
-router = APIRouter(prefix=f"{API_ROOT}/merchants", tags=["tenants"])
+router = Routes("/merchants", "tenants")
 
 
 class MerchantQuery(PageQuery):
     reseller_id: ObjectId | None = Field(None, description="Only merchants of this reseller.")
 
 
-@router.post("", status_code=201, responses=WRITE_ERRORS, summary="Create a merchant")
+@router.post("", status_code=201, summary="Create a merchant")
 async def create_merchant(body: Sent[NewMerchant], who: AdminKey, api: Deps) -> Merchant:
     """A key of a reseller creates its own merchants and may leave `reseller_id` out."""
     new = body.value
@@ -51,18 +48,18 @@ async def create_merchant(body: Sent[NewMerchant], who: AdminKey, api: Deps) -> 
     return merchant
 
 
-@router.get("", responses=READ_ERRORS, summary="List merchants")
+@router.get("", summary="List merchants")
 async def list_merchants(query: Annotated[MerchantQuery, Query()], who: ReadKey, api: Deps) -> Page[Merchant]:
     """By id."""
     return await list_page(api, who, MERCHANTS, query, query.reseller_id, name="merchants")
 
 
-@router.get("/{merchant_id}", responses=READ_ERRORS, summary="Get a merchant")
+@router.get("/{merchant_id}", summary="Get a merchant")
 async def get_merchant(merchant_id: ObjectId, who: ReadKey, api: Deps) -> Merchant:
     return await get_one(api, who, MERCHANTS, merchant_id, "merchant")
 
 
-@router.patch("/{merchant_id}", responses=WRITE_ERRORS, summary="Change a merchant")
+@router.patch("/{merchant_id}", summary="Change a merchant")
 async def update_merchant(
     merchant_id: ObjectId, body: Sent[MerchantChange], who: AdminKey, api: Deps
 ) -> Merchant:
@@ -83,7 +80,7 @@ async def update_merchant(
     return merchant
 
 
-@router.delete("/{merchant_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove a merchant")
+@router.delete("/{merchant_id}", status_code=204, summary="Remove a merchant")
 async def delete_merchant(merchant_id: ObjectId, who: AdminKey, api: Deps) -> None:
     """Refused while it has leads, pools, numbers or keys that can still be used. A merchant cannot remove itself."""
     async with api.store.writing() as tx:

@@ -8,29 +8,29 @@ from dataclasses import replace
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
+from trunkline.api.auth import AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import conflict, invalid
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, created, require_found
+from trunkline.api.models import created, require_found
 from trunkline.api.ownership import record
 from trunkline.api.paging import Page, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.api.resources import Sent, get_one, list_page
+from trunkline.api.resources import Routes, Sent, get_one, list_page
 from trunkline.api.routes.leads import e164
 from trunkline.leads import phones
 from trunkline.leads.ingest import FieldProblem
 from trunkline.model import new_id
 from trunkline.schema.fields import ObjectId, PhoneText
-from trunkline.schema.numbers import NewNumber, Number, NumberChange, Pool
-from trunkline.store import numbers
+from trunkline.schema.numbers import NewNumber, Number, NumberChange, NumberChannels, Pool
+from trunkline.store import live, numbers
 from trunkline.store.database import Connection
 from trunkline.store.numbers import NUMBERS, POOLS
 from trunkline.store.tenants import PLATFORM, tenant_of
 
-router = APIRouter(prefix=f"{API_ROOT}/numbers", tags=["numbers"])
+router = Routes("/numbers", "numbers")
 
 
 class RemovalQuery(BaseModel):
@@ -47,7 +47,7 @@ class NumberQuery(PageQuery):
     e164: PhoneText | None = Field(None, description="Only this number; a missing + is added.")
 
 
-@router.post("", status_code=201, responses=WRITE_ERRORS, summary="Add a number")
+@router.post("", status_code=201, summary="Add a number")
 async def create_number(body: Sent[NewNumber], who: AdminKey, api: Deps) -> Number:
     """Needs a key of the platform with the scope `admin`."""
     require_platform(who, "add numbers")
@@ -64,19 +64,31 @@ async def create_number(body: Sent[NewNumber], who: AdminKey, api: Deps) -> Numb
     return number
 
 
-@router.get("", responses=READ_ERRORS, summary="List numbers")
+@router.get("", summary="List numbers")
 async def list_numbers(query: Annotated[NumberQuery, Query()], who: ReadKey, api: Deps) -> Page[Number]:
     """Oldest first: your own, your reseller's and the platform's."""
     page = await list_page(api, who, NUMBERS, query, query.pool, e164(query.e164, "e164"), name="numbers")
     return replace(page, items=[_shown(number, who) for number in page.items])
 
 
-@router.get("/{number_id}", responses=READ_ERRORS, summary="Get a number")
+@router.get("/{number_id}", summary="Get a number")
 async def get_number(number_id: UUID, who: ReadKey, api: Deps) -> Number:
     return _shown(await get_one(api, who, NUMBERS, number_id, "number"), who)
 
 
-@router.patch("/{number_id}", responses=WRITE_ERRORS, summary="Change a number")
+@router.get(
+    "/{number_id}/channels",
+    summary="List the calls that hold its channels",
+)
+async def list_channels(number_id: UUID, who: ReadKey, api: Deps) -> NumberChannels:
+    async with api.store.reading() as connection:
+        number = require_found(await NUMBERS.get(connection, who.tenant, number_id), "number")
+        owns = who.tenant.owns(tenant_of(number))
+        holders = await live.holders(connection, PLATFORM if owns else who.tenant, number_id)
+    return NumberChannels(number.id, number.e164, number.max_channels, owns, holders)
+
+
+@router.patch("/{number_id}", summary="Change a number")
 async def update_number(number_id: UUID, body: Sent[NumberChange], who: AdminKey, api: Deps) -> Number:
     """Omitted fields do not change. Needs a key of the platform with the scope `admin`."""
     changes = body.fields()
@@ -98,7 +110,7 @@ async def update_number(number_id: UUID, body: Sent[NumberChange], who: AdminKey
     "/{number_id}",
     status_code=204,
     response_model=None,
-    responses=DELETE_ERRORS | {202: {"model": Number, "description": "The number is draining."}},
+    responses={202: {"model": Number, "description": "The number is draining."}},
     summary="Remove a number",
 )
 async def delete_number(

@@ -1,59 +1,55 @@
 """Calling policies: windows, limits and pre-checks. One layer per platform, reseller, merchant and campaign;
 restrictions add up, preferences are those of the nearest layer."""
 
-from collections.abc import Callable, Container, Sequence
-from datetime import date, datetime
-from typing import Annotated, Any
+from collections.abc import Callable, Container
+from dataclasses import replace
+from datetime import date
+from typing import Annotated, get_args
 from uuid import UUID
 
-from fastapi import APIRouter, BackgroundTasks, Path
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import BackgroundTasks, Path
+from pydantic import ConfigDict, Field
 
-from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
+from trunkline.api.auth import AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import invalid, not_found
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, require_found
+from trunkline.api.models import Body, require_found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
+from trunkline.api.resources import Routes, extended, get_one
 from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.errors import StoreUnavailable
 from trunkline.http.outgoing import check_url
-from trunkline.leads.calling_policy import CallingPolicy, Scope, problems
+from trunkline.leads.calling_policy import CallingPolicy, problems
 from trunkline.leads.ingest import FieldProblem
 from trunkline.leads.limits import PersonLimit
 from trunkline.leads.rule_packs import AbandonedCalls, AreaPrefix, Pack, known_packs, named
 from trunkline.leads.rule_packs import warnings as pack_warnings
 from trunkline.leads.windows import Window
 from trunkline.schema.fields import ObjectId
+from trunkline.schema.policy import PolicyLayer, PolicyScope, RulePack, RulePacks
 from trunkline.store import policy as store
 from trunkline.store.database import Connection
-from trunkline.store.policy import PolicyKey, PolicyRow
+from trunkline.store.policy import PolicyKey, StoredPolicy
 from trunkline.store.tenants import MERCHANTS, PLATFORM, RESELLERS, Tenant, tenant_of
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
-router = APIRouter(prefix=API_ROOT, tags=["policy"])
+router = Routes("", "policy")
 
 WAKE_BATCH = 5000
 HIDDEN = "***"
+PLATFORMS = PolicyKey("platform", "")
+_SCOPES = get_args(PolicyScope)
 _PLATFORMS_OWN = ("prechecks", "price")
-
-
-class PolicyOut(BaseModel):
-    scope: Scope
-    subject: str
-    policy: dict[str, Any] = Field(description="The layer, as it was set. Empty: this layer sets nothing.")
-    version: int
-    updated_at: datetime | None
-    warnings: list[str] = Field(
-        [], description="Warnings about named packs that were not compared with the law within a year."
-    )
 
 
 PackPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$", examples=["us-tcpa"])]
 
 
 class PackIn(Body):
+    """Edits a rule pack, or adds one."""
+
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
@@ -68,9 +64,11 @@ class PackIn(Body):
     )
 
     as_of: date = Field(description="When it was last compared with the law.")
-    note: str = Field(max_length=500)
-    windows: tuple[Window, ...] = Field((), max_length=20)
-    person_limits: tuple[PersonLimit, ...] = Field((), max_length=10)
+    note: str = Field(max_length=500, description="What it is based on.")
+    windows: tuple[Window, ...] = Field((), max_length=20, description="When calls are allowed.")
+    person_limits: tuple[PersonLimit, ...] = Field(
+        (), max_length=10, description="How often one person is called at most."
+    )
     abandoned_calls: AbandonedCalls | None = Field(
         None, description="Overdialling: the share, the message, the ring time, and the next call."
     )
@@ -78,44 +76,23 @@ class PackIn(Body):
     prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="Instead of the country.")
 
 
-class PackOut(BaseModel):
-    name: str
-    is_edited: bool = Field(description="Edited or added by the operator of this platform.")
-    as_of: date
-    is_old: bool = Field(description="It was not compared with the law for a year.")
-    note: str
-    region: str | None
-    prefixes: list[str]
-    windows: list[dict[str, Any]]
-    person_limits: list[dict[str, Any]]
-    abandoned_calls: dict[str, Any] | None
-
-
-class PacksOut(BaseModel):
-    packs: list[PackOut] = Field(description="Legal hours as people expect them. Not legal advice.")
-
-
-@router.get(
-    "/policy/packs", response_model=PacksOut, responses=READ_ERRORS, summary="List the packs of legal hours"
-)
-async def list_packs(who: ReadKey, api: Deps) -> PacksOut:
+@router.get("/policy/packs", summary="List the packs of legal hours")
+async def list_packs(who: ReadKey, api: Deps) -> RulePacks:
     """Those that come with the platform, unless the operator edited them, and those that the operator added."""
     async with api.store.reading() as connection:
         edited = await _edited_packs(connection)
     known = known_packs(edited.values())
     today = api.deps.clock.now().date()
-    return PacksOut(packs=[_pack(pack, edited, today) for _, pack in sorted(known.items())])
+    return RulePacks([_pack(pack, edited, today) for _, pack in sorted(known.items())])
 
 
 @router.put(
     "/policy/packs/{pack_name}",
-    response_model=PackOut,
-    responses=WRITE_ERRORS,
     summary="Edit a pack of legal hours, or add one",
 )
 async def put_pack(
     pack_name: PackPath, body: PackIn, who: AdminKey, api: Deps, afterwards: BackgroundTasks
-) -> PackOut:
+) -> RulePack:
     """In force for all policies that name it within a second. Needs a key of the platform."""
     _require_operator(who)
     pack = Pack.model_validate(body.model_dump() | {"name": pack_name})
@@ -128,7 +105,6 @@ async def put_pack(
 @router.delete(
     "/policy/packs/{pack_name}",
     status_code=204,
-    responses=DELETE_ERRORS,
     summary="Remove an edited pack",
 )
 async def delete_pack(pack_name: PackPath, who: AdminKey, api: Deps, afterwards: BackgroundTasks) -> None:
@@ -144,19 +120,20 @@ async def delete_pack(pack_name: PackPath, who: AdminKey, api: Deps, afterwards:
     afterwards.add_task(wake_leads, api, PLATFORM)
 
 
-@router.get("/policy", response_model=PolicyOut, responses=READ_ERRORS, summary="Get the platform's policy")
-async def get_platform_policy(who: ReadKey, api: Deps) -> PolicyOut:
+@router.get("/policy", summary="Get the platform's policy")
+async def get_platform_policy(who: ReadKey, api: Deps) -> PolicyLayer:
     """A tenant sees its restrictions, and neither prices nor pre-checks."""
-    layer = await _get(api, who, PolicyKey("platform", ""))
-    if not who.tenant.is_platform:
-        layer.policy = {name: value for name, value in layer.policy.items() if name not in _PLATFORMS_OWN}
-    return layer
+    layer = await _get(api, who, PLATFORMS)
+    if who.tenant.is_platform:
+        return layer
+    seen = {name: value for name, value in layer.policy.items() if name not in _PLATFORMS_OWN}
+    return replace(layer, policy=seen)
 
 
-@router.put("/policy", response_model=PolicyOut, responses=WRITE_ERRORS, summary="Set the platform's policy")
+@router.put("/policy", summary="Set the platform's policy")
 async def put_platform_policy(
     body: CallingPolicy, who: AdminKey, api: Deps, afterwards: BackgroundTasks
-) -> PolicyOut:
+) -> PolicyLayer:
     """For all tenants: no reseller, merchant or campaign can loosen it. Edited packs stay, unless it names some."""
     require_platform(who, "set the platform's policy")
     async with api.store.writing() as tx:
@@ -166,103 +143,71 @@ async def put_platform_policy(
             body = CallingPolicy.model_validate(
                 body.model_dump(exclude_unset=True) | ({"edited_packs": kept} if kept else {})
             )
-        row = await put_layer(tx, api, who, PolicyKey("platform", ""), body, PLATFORM, above=[])
+        row = await put_layer(tx, api, who, PLATFORMS, body, PLATFORM)
     afterwards.add_task(wake_leads, api, PLATFORM)
-    return await _answer(api, who, row)
+    return await _shown(api, who, row)
 
 
-@router.get(
-    "/resellers/{reseller_id}/policy",
-    response_model=PolicyOut,
-    responses=READ_ERRORS,
-    summary="Get a reseller's policy",
-)
-async def get_reseller_policy(reseller_id: ObjectId, who: ReadKey, api: Deps) -> PolicyOut:
-    async with api.store.reading() as connection:
-        require_found(await RESELLERS.get(connection, who.tenant, reseller_id), "reseller")
+@router.get("/resellers/{reseller_id}/policy", summary="Get a reseller's policy")
+async def get_reseller_policy(reseller_id: ObjectId, who: ReadKey, api: Deps) -> PolicyLayer:
+    await get_one(api, who, RESELLERS, reseller_id, "reseller")
     return await _get(api, who, PolicyKey("reseller", reseller_id))
 
 
-@router.put(
-    "/resellers/{reseller_id}/policy",
-    response_model=PolicyOut,
-    responses=WRITE_ERRORS,
-    summary="Set a reseller's policy",
-)
+@router.put("/resellers/{reseller_id}/policy", summary="Set a reseller's policy")
 async def put_reseller_policy(
     reseller_id: ObjectId, body: CallingPolicy, who: AdminKey, api: Deps, afterwards: BackgroundTasks
-) -> PolicyOut:
+) -> PolicyLayer:
     """For all its merchants."""
     async with api.store.writing() as tx:
-        reseller = require_found(await RESELLERS.get(tx, who.tenant, reseller_id), "reseller")
-        above = [PolicyKey("platform", "")]
-        key = PolicyKey("reseller", reseller_id)
-        row = await put_layer(tx, api, who, key, body, tenant_of(reseller), above=above)
-    afterwards.add_task(wake_leads, api, tenant_of(reseller))
-    return await _answer(api, who, row)
+        owner = tenant_of(require_found(await RESELLERS.get(tx, who.tenant, reseller_id), "reseller"))
+        row = await put_layer(tx, api, who, PolicyKey("reseller", reseller_id), body, owner)
+    afterwards.add_task(wake_leads, api, owner)
+    return await _shown(api, who, row)
 
 
-@router.get(
-    "/merchants/{merchant_id}/policy",
-    response_model=PolicyOut,
-    responses=READ_ERRORS,
-    summary="Get a merchant's policy",
-)
-async def get_merchant_policy(merchant_id: ObjectId, who: ReadKey, api: Deps) -> PolicyOut:
-    await _merchant(api, who, merchant_id)
+@router.get("/merchants/{merchant_id}/policy", summary="Get a merchant's policy")
+async def get_merchant_policy(merchant_id: ObjectId, who: ReadKey, api: Deps) -> PolicyLayer:
+    await get_one(api, who, MERCHANTS, merchant_id, "merchant")
     return await _get(api, who, PolicyKey("merchant", merchant_id))
 
 
-@router.put(
-    "/merchants/{merchant_id}/policy",
-    response_model=PolicyOut,
-    responses=WRITE_ERRORS,
-    summary="Set a merchant's policy",
-)
+@router.put("/merchants/{merchant_id}/policy", summary="Set a merchant's policy")
 async def put_merchant_policy(
     merchant_id: ObjectId, body: CallingPolicy, who: AdminKey, api: Deps, afterwards: BackgroundTasks
-) -> PolicyOut:
+) -> PolicyLayer:
     """Takes effect within a second, also for leads that wait for a window to open. Replaces the whole layer."""
-    async with api.store.writing() as tx:
-        merchant = require_found(await MERCHANTS.get(tx, who.tenant, merchant_id), "merchant")
-        key = PolicyKey("merchant", merchant_id)
-        above = above_merchant(tenant_of(merchant))
-        row = await put_layer(tx, api, who, key, body, tenant_of(merchant), above=above)
-    afterwards.add_task(wake_leads, api, tenant_of(merchant))
-    return await _answer(api, who, row)
+    return await _put_of_merchant(api, who, merchant_id, PolicyKey("merchant", merchant_id), body, afterwards)
 
 
 @router.delete(
     "/merchants/{merchant_id}/policy",
     status_code=204,
-    responses=DELETE_ERRORS,
     summary="Remove a merchant's policy",
 )
 async def delete_merchant_policy(
     merchant_id: ObjectId, who: AdminKey, api: Deps, afterwards: BackgroundTasks
 ) -> None:
     async with api.store.writing() as tx:
-        merchant = require_found(await MERCHANTS.get(tx, who.tenant, merchant_id), "merchant")
+        owner = tenant_of(require_found(await MERCHANTS.get(tx, who.tenant, merchant_id), "merchant"))
         await store.remove(tx, PolicyKey("merchant", merchant_id))
-        await record(tx, who, "policy.removed", f"merchant {merchant_id}", tenant_of(merchant))
-    afterwards.add_task(wake_leads, api, tenant_of(merchant))
+        await record(tx, who, "policy.removed", f"merchant {merchant_id}", owner)
+    afterwards.add_task(wake_leads, api, owner)
 
 
 @router.get(
     "/merchants/{merchant_id}/campaigns/{campaign_id}/policy",
-    response_model=PolicyOut,
-    responses=READ_ERRORS,
     summary="Get a campaign's policy",
 )
-async def get_campaign_policy(merchant_id: ObjectId, campaign_id: UUID, who: ReadKey, api: Deps) -> PolicyOut:
-    await _merchant(api, who, merchant_id)
+async def get_campaign_policy(
+    merchant_id: ObjectId, campaign_id: UUID, who: ReadKey, api: Deps
+) -> PolicyLayer:
+    await get_one(api, who, MERCHANTS, merchant_id, "merchant")
     return await _get(api, who, campaign_key(merchant_id, campaign_id))
 
 
 @router.put(
     "/merchants/{merchant_id}/campaigns/{campaign_id}/policy",
-    response_model=PolicyOut,
-    responses=WRITE_ERRORS,
     summary="Set a campaign's policy",
 )
 async def put_campaign_policy(
@@ -272,67 +217,47 @@ async def put_campaign_policy(
     who: AdminKey,
     api: Deps,
     afterwards: BackgroundTasks,
-) -> PolicyOut:
+) -> PolicyLayer:
     """With its pace and its concurrent calls."""
+    return await _put_of_merchant(
+        api, who, merchant_id, campaign_key(merchant_id, campaign_id), body, afterwards
+    )
+
+
+async def _put_of_merchant(
+    api: Api,
+    who: Principal,
+    merchant_id: str,
+    key: PolicyKey,
+    body: CallingPolicy,
+    afterwards: BackgroundTasks,
+) -> PolicyLayer:
     async with api.store.writing() as tx:
-        merchant = require_found(await MERCHANTS.get(tx, who.tenant, merchant_id), "merchant")
-        above = [*above_merchant(tenant_of(merchant)), PolicyKey("merchant", merchant_id)]
-        key = campaign_key(merchant_id, campaign_id)
-        row = await put_layer(tx, api, who, key, body, tenant_of(merchant), above=above)
-    afterwards.add_task(wake_leads, api, tenant_of(merchant))
-    return await _answer(api, who, row)
+        owner = tenant_of(require_found(await MERCHANTS.get(tx, who.tenant, merchant_id), "merchant"))
+        row = await put_layer(tx, api, who, key, body, owner)
+    afterwards.add_task(wake_leads, api, owner)
+    return await _shown(api, who, row)
 
 
-def above_merchant(merchant: Tenant) -> list[PolicyKey]:
-    assert merchant.reseller_id is not None
-    return [PolicyKey("platform", ""), PolicyKey("reseller", merchant.reseller_id)]
-
-
-async def _merchant(api: Api, who: Principal, merchant_id: str) -> None:
-    async with api.store.reading() as connection:
-        require_found(await MERCHANTS.get(connection, who.tenant, merchant_id), "merchant")
-
-
-async def _get(api: Api, who: Principal, key: PolicyKey) -> PolicyOut:
+async def _get(api: Api, who: Principal, key: PolicyKey) -> PolicyLayer:
     async with api.store.reading() as connection:
         rows = await store.read(connection, [key])
-    if rows:
-        return await _answer(api, who, rows[0])
-    return PolicyOut.model_validate(
-        {"scope": key.scope, "subject": key.subject, "policy": {}, "version": 0, "updated_at": None}
-    )
+    return await _shown(api, who, rows[0]) if rows else PolicyLayer(*key, {}, 0, None)
 
 
 async def put_layer(
-    tx: Connection,
-    api: Api,
-    who: Principal,
-    key: PolicyKey,
-    body: CallingPolicy,
-    owner: Tenant,
-    *,
-    above: Sequence[PolicyKey],
-) -> PolicyRow:
-    layers = [CallingPolicy.model_validate(row.policy) for row in await store.read(tx, above)]
+    tx: Connection, api: Api, who: Principal, key: PolicyKey, body: CallingPolicy, owner: Tenant
+) -> StoredPolicy:
+    """Refused if it is not valid under the layers above."""
+    platform, reseller, merchant = PLATFORMS, owner.reseller_id or "", owner.merchant_id or ""
+    layers = (platform, PolicyKey("reseller", reseller), PolicyKey("merchant", merchant))
+    above = await store.read(tx, layers[: _SCOPES.index(key.scope)])
+    stated = [CallingPolicy.model_validate(row.policy) for row in above]
     allow_insecure = api.deps.jobs is not None and api.deps.jobs.allow_insecure_webhooks
-    _refuse(body, key, layers, api.deps.clock.now(), allow_insecure=allow_insecure)
-    row = await store.put(
-        tx, key, body.model_dump(mode="json", exclude_unset=True), owner=owner, actor=who.actor
-    )
-    await record(tx, who, "policy.set", f"{key.scope} {key.subject}".strip(), owner, version=row.version)
-    return row
-
-
-def _refuse(
-    body: CallingPolicy,
-    key: PolicyKey,
-    above: Sequence[CallingPolicy],
-    now: datetime,
-    *,
-    allow_insecure: bool,
-) -> None:
-    scope: Scope = key.scope  # type: ignore[assignment]
-    wrong = [FieldProblem(problem.field, problem.error) for problem in problems(body, scope, above, now)]
+    wrong = [
+        FieldProblem(problem.field, problem.error)
+        for problem in problems(body, key.scope, stated, api.deps.clock.now())
+    ]
     wrong += [
         FieldProblem(f"prechecks.{index}.url", error)
         for index, check in enumerate(body.prechecks or ())
@@ -340,36 +265,26 @@ def _refuse(
     ]
     if wrong:
         raise invalid(*wrong)
+    document = body.model_dump(mode="json", exclude_unset=True)
+    row = await store.put(tx, key, document, owner=owner, actor=who.actor)
+    await record(tx, who, "policy.set", f"{key.scope} {key.subject}".strip(), owner, version=row.version)
+    return row
 
 
-async def _answer(api: Api, who: Principal, row: PolicyRow) -> PolicyOut:
-    """With a warning about outdated packs."""
-    layer = _out(row, who)
-    if names := row.policy.get("packs"):
-        async with api.store.reading() as connection:
-            known = known_packs((await _edited_packs(connection)).values())
-        packs = [named(name, known) for name in names]
-        layer.warnings = pack_warnings(packs, api.deps.clock.now().date())
-    return layer
-
-
-def _out(row: PolicyRow, who: Principal) -> PolicyOut:
-    """Headers of pre-checks may hold a secret: only a key that may change them sees them."""
-    document = dict(row.policy)
+async def _shown(api: Api, who: Principal, row: StoredPolicy) -> PolicyLayer:
+    """With a warning about outdated packs. Headers of pre-checks may hold a secret: only a key that may change them
+    sees them."""
+    document, warnings = dict(row.policy), []
     if "admin" not in who.scopes and document.get("prechecks"):
         document["prechecks"] = [
             check | {"headers": dict.fromkeys(check.get("headers", {}), HIDDEN)}
             for check in document["prechecks"]
         ]
-    return PolicyOut.model_validate(
-        {
-            "scope": row.scope,
-            "subject": row.subject,
-            "policy": document,
-            "version": row.version,
-            "updated_at": row.updated_at,
-        }
-    )
+    if names := row.policy.get("packs"):
+        async with api.store.reading() as connection:
+            known = known_packs((await _edited_packs(connection)).values())
+        warnings = pack_warnings([named(name, known) for name in names], api.deps.clock.now().date())
+    return extended(PolicyLayer, row, policy=document, warnings=warnings)
 
 
 def _require_operator(who: Principal) -> None:
@@ -379,7 +294,7 @@ def _require_operator(who: Principal) -> None:
 
 
 async def _edited_packs(conn: Connection) -> dict[str, Pack]:
-    rows = await store.read(conn, [PolicyKey("platform", "")])
+    rows = await store.read(conn, [PLATFORMS])
     edited = CallingPolicy.model_validate(rows[0].policy).edited_packs if rows else ()
     return {pack.name: pack for pack in edited or ()}
 
@@ -389,17 +304,16 @@ async def _change_packs(
 ) -> dict[str, Pack]:
     """Under a lock, so that concurrent edits do not undo each other."""
     await store.lock(tx)
-    key = PolicyKey("platform", "")
-    rows = await store.read(tx, [key])
+    rows = await store.read(tx, [PLATFORMS])
     document = dict(rows[0].policy) if rows else {}
     packs = change(await _edited_packs(tx))
     document["edited_packs"] = [pack.model_dump(mode="json", exclude_unset=True) for pack in packs.values()]
-    await put_layer(tx, api, who, key, CallingPolicy.model_validate(document), PLATFORM, above=[])
+    await put_layer(tx, api, who, PLATFORMS, CallingPolicy.model_validate(document), PLATFORM)
     return packs
 
 
-def _pack(pack: Pack, edited: Container[str], today: date) -> PackOut:
-    return PackOut(
+def _pack(pack: Pack, edited: Container[str], today: date) -> RulePack:
+    return RulePack(
         name=pack.name,
         is_edited=pack.name in edited,
         as_of=pack.as_of,

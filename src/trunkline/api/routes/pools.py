@@ -2,15 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
-from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
+from trunkline.api.auth import AdminKey, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.errors import forbidden, invalid
 from trunkline.api.models import (
-    DELETE_ERRORS,
-    READ_ERRORS,
-    WRITE_ERRORS,
     created,
     refuse_in_use,
     require_found,
@@ -18,7 +15,7 @@ from trunkline.api.models import (
 from trunkline.api.ownership import owner_of, record, require_owner
 from trunkline.api.paging import Page, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.api.resources import Sent, get_one, list_page
+from trunkline.api.resources import Routes, Sent, get_one, list_page
 from trunkline.leads.ingest import FieldProblem
 from trunkline.schema.fields import ObjectId
 from trunkline.schema.numbers import NewPool, Pool, PoolChange
@@ -27,12 +24,12 @@ from trunkline.store.database import Connection
 from trunkline.store.numbers import POOLS
 from trunkline.store.tenants import Tenant, tenant_of
 
-router = APIRouter(prefix=f"{API_ROOT}/pools", tags=["numbers"])
+router = Routes("/pools", "numbers")
 
 _OVERFLOW = ("overflow_pool", "overflow_after_s")
 
 
-@router.post("", status_code=201, responses=WRITE_ERRORS, summary="Create a pool")
+@router.post("", status_code=201, summary="Create a pool")
 async def create_pool(body: Sent[NewPool], who: AdminKey, api: Deps) -> Pool:
     """Of a merchant, of a reseller for all its merchants, or of the platform for all tenants."""
     new = body.value
@@ -48,18 +45,18 @@ async def create_pool(body: Sent[NewPool], who: AdminKey, api: Deps) -> Pool:
     return pool
 
 
-@router.get("", responses=READ_ERRORS, summary="List pools")
+@router.get("", summary="List pools")
 async def list_pools(query: Annotated[PageQuery, Query()], who: ReadKey, api: Deps) -> Page[Pool]:
     """By id: your own, your reseller's and the platform's."""
     return await list_page(api, who, POOLS, query, name="pools")
 
 
-@router.get("/{pool_id}", responses=READ_ERRORS, summary="Get a pool")
+@router.get("/{pool_id}", summary="Get a pool")
 async def get_pool(pool_id: ObjectId, who: ReadKey, api: Deps) -> Pool:
     return await get_one(api, who, POOLS, pool_id, "pool")
 
 
-@router.patch("/{pool_id}", responses=WRITE_ERRORS, summary="Change a pool")
+@router.patch("/{pool_id}", summary="Change a pool")
 async def update_pool(pool_id: ObjectId, body: Sent[PoolChange], who: AdminKey, api: Deps) -> Pool:
     """Omitted fields do not change. The overflow is changed as a whole: both of its fields, or null for both."""
     async with api.store.writing() as tx:
@@ -76,7 +73,7 @@ async def update_pool(pool_id: ObjectId, body: Sent[PoolChange], who: AdminKey, 
     return pool
 
 
-@router.delete("/{pool_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove a pool")
+@router.delete("/{pool_id}", status_code=204, summary="Remove a pool")
 async def delete_pool(pool_id: ObjectId, who: AdminKey, api: Deps) -> None:
     """Refused while a number or a lead is in it, and while it is a merchant's default or another pool's overflow."""
     async with api.store.writing() as tx:

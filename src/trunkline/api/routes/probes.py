@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,48 +15,35 @@ from trunkline.api.deps import Deps, HealthProbe
 from trunkline.api.errors import ApiError, body_of
 from trunkline.api.models import ErrorOut
 from trunkline.errors import MigrationError
+from trunkline.schema.probes import Health, Probe, Readiness
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 router = APIRouter(tags=["operation"])
 
 
-class HealthOut(BaseModel):
-    status: Literal["ok"]
-    version: str
-
-
-class ProbeOut(BaseModel):
-    ok: bool
-    required: bool = Field(description="Whether this process is not ready without it.")
-    error: str | None = None
-
-
-class ReadyOut(BaseModel):
-    status: Literal["ready", "degraded"]
-    checks: dict[str, ProbeOut]
-
-
 class NotReadyOut(ErrorOut):
-    status: Literal["not ready"]
-    checks: dict[str, ProbeOut]
+    """A dependency that this process needs is unavailable."""
+
+    status: Literal["not ready"] = Field(description="Always `not ready`.")
+    checks: dict[str, Probe] = Field(description="Its dependencies, by name.")
 
 
 @router.get("/health", summary="Is the process alive?")
-async def health() -> HealthOut:
+async def health() -> Health:
     """Checks only the process itself: a restart would not bring an engine back."""
-    return HealthOut(status="ok", version=__version__)
+    return Health("ok", __version__)
 
 
 @router.get(
     "/ready",
-    response_model=ReadyOut,
+    response_model=Readiness,
     responses={
         503: {"model": NotReadyOut, "description": "A dependency that this process needs is unavailable."}
     },
     summary="Can the process do its work?",
 )
-async def ready(request: Request, api: Deps) -> ReadyOut | Response:
+async def ready(request: Request, api: Deps) -> Readiness | Response:
     """Checks every dependency. `degraded`: one is away that this process can do without.
 
     A process that answers carriers stays ready while Postgres or Valkey answers: answered calls wait for a document.
@@ -66,13 +53,13 @@ async def ready(request: Request, api: Deps) -> ReadyOut | Response:
     results = await asyncio.gather(*(ask(name, probe, timeout_s) for name, probe in probes.items()))
     checks = dict(zip(probes, results, strict=True))
     if all(check.ok for check in results):
-        return ReadyOut(status="ready", checks=checks)
+        return Readiness("ready", checks)
     needed = [name for name, check in checks.items() if check.required and not check.ok]
     alternatives = [name for name, probe in probes.items() if probe.is_alternative]
     if alternatives and not any(checks[name].ok for name in alternatives):
         needed += [name for name in alternatives if name not in needed]
     if not needed:
-        return ReadyOut(status="degraded", checks=checks)
+        return Readiness("degraded", checks)
     return _not_ready(needed, checks, request.state.request_id)
 
 
@@ -87,24 +74,23 @@ async def metrics(request: Request, api: Deps) -> Response:
     return Response(body, headers={"Content-Type": content_type})
 
 
-async def ask(name: str, probe: HealthProbe, timeout_s: float) -> ProbeOut:
+async def ask(name: str, probe: HealthProbe, timeout_s: float) -> Probe:
     """The reason goes to the log: this page needs no key, and the reason may name hosts."""
     try:
         async with asyncio.timeout(timeout_s):
             await probe.check()
     except TimeoutError:
-        return ProbeOut(ok=False, required=probe.required, error=f"no answer within {timeout_s:g} s")
+        return Probe(False, probe.required, f"no answer within {timeout_s:g} s")
     except MigrationError as error:
         # It names no host, and whatever the role of this process, it cannot work.
-        return ProbeOut(ok=False, required=True, error=str(error))
+        return Probe(False, True, str(error))
     except Exception as error:
         log.warning("probe.failed", probe=name, reason=f"{type(error).__name__}: {error}")
-        return ProbeOut(ok=False, required=probe.required, error="unavailable")
-    return ProbeOut(ok=True, required=probe.required)
+        return Probe(False, probe.required, "unavailable")
+    return Probe(True, probe.required)
 
 
-def _not_ready(needed: Sequence[str], checks: dict[str, ProbeOut], request_id: str) -> Response:
+def _not_ready(needed: Sequence[str], checks: dict[str, Probe], request_id: str) -> Response:
     problem = ApiError(503, "not_ready", f"Not ready: {', '.join(needed)} cannot be used. See checks.")
-    details = {name: check.model_dump() for name, check in checks.items()}
-    body = body_of(problem, request_id, status="not ready", checks=details)
+    body = body_of(problem, request_id, status="not ready", checks=checks)
     return Response(msgspec.json.encode(body), 503, media_type="application/json")

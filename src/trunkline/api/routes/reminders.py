@@ -42,13 +42,17 @@ UPCOMING_MAX = 100
 
 
 class UpcomingOut(BaseModel):
-    wall_at: WallTime
-    at: datetime
+    """An occurrence that is not a lead yet."""
+
+    wall_at: WallTime = Field(description="Wall time in the reminder's zone.")
+    at: datetime = Field(description="The wall time as an instant.")
     skipped: bool = Field(description="The occurrence was skipped before its time.")
     lead_id: UUID | None = Field(description="The lead of the occurrence. null: it is not created yet.")
 
 
 class UpcomingListOut(BaseModel):
+    """The next occurrences."""
+
     items: list[UpcomingOut]
 
 
@@ -69,15 +73,23 @@ class ReminderChange(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": "Time for both medicines."}]})
 
-    message: Text | None = Field(None, min_length=1, max_length=2000)
-    assistant_id: Text | None = Field(None, min_length=1, max_length=200)
-    payload: dict[str, Any] | None = None
+    message: Text | None = Field(None, min_length=1, max_length=2000, description="What the agent says.")
+    assistant_id: Text | None = Field(
+        None, min_length=1, max_length=200, description="The assistant that talks."
+    )
+    payload: dict[str, Any] | None = Field(None, description="What else the agent should know.")
     priority: int | None = Field(None, ge=1, le=99, strict=True)
-    max_attempts: int | None = Field(None, ge=1, le=20, strict=True)
-    late_minutes: int | None = Field(None, ge=0, le=LATE_MINUTES_MAX, strict=True)
+    max_attempts: int | None = Field(
+        None, ge=1, le=20, strict=True, description="How often each occurrence is called at most."
+    )
+    late_minutes: int | None = Field(
+        None, ge=0, le=LATE_MINUTES_MAX, strict=True, description="How late a call may be after an outage."
+    )
 
 
 class SkipIn(Body):
+    """Skips an occurrence."""
+
     model_config = ConfigDict(json_schema_extra={"examples": [{"wall_at": "2030-05-06T09:00"}]})
 
     wall_at: WallMoment | None = Field(

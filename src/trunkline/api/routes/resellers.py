@@ -2,30 +2,27 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
-from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
+from trunkline.api.auth import AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Deps
 from trunkline.api.models import (
-    DELETE_ERRORS,
-    READ_ERRORS,
-    WRITE_ERRORS,
     created,
     refuse_in_use,
     require_found,
 )
 from trunkline.api.ownership import record
 from trunkline.api.paging import Page, PageQuery
-from trunkline.api.resources import Sent, get_one, list_page
+from trunkline.api.resources import Routes, Sent, get_one, list_page
 from trunkline.schema.fields import ObjectId
 from trunkline.schema.tenants import NewReseller, Reseller, ResellerChange
 from trunkline.store import tenants
 from trunkline.store.tenants import RESELLERS, tenant_of
 
-router = APIRouter(prefix=f"{API_ROOT}/resellers", tags=["tenants"])
+router = Routes("/resellers", "tenants")
 
 
-@router.post("", status_code=201, responses=WRITE_ERRORS, summary="Create a reseller")
+@router.post("", status_code=201, summary="Create a reseller")
 async def create_reseller(body: NewReseller, who: AdminKey, api: Deps) -> Reseller:
     """Needs a key of the platform with the scope `admin`."""
     require_platform(who, "create resellers")
@@ -35,18 +32,18 @@ async def create_reseller(body: NewReseller, who: AdminKey, api: Deps) -> Resell
     return reseller
 
 
-@router.get("", responses=READ_ERRORS, summary="List resellers")
+@router.get("", summary="List resellers")
 async def list_resellers(query: Annotated[PageQuery, Query()], who: ReadKey, api: Deps) -> Page[Reseller]:
     """By id. A key of a reseller sees its own; a key of a merchant sees none."""
     return await list_page(api, who, RESELLERS, query, name="resellers")
 
 
-@router.get("/{reseller_id}", responses=READ_ERRORS, summary="Get a reseller")
+@router.get("/{reseller_id}", summary="Get a reseller")
 async def get_reseller(reseller_id: ObjectId, who: ReadKey, api: Deps) -> Reseller:
     return await get_one(api, who, RESELLERS, reseller_id, "reseller")
 
 
-@router.patch("/{reseller_id}", responses=WRITE_ERRORS, summary="Change a reseller")
+@router.patch("/{reseller_id}", summary="Change a reseller")
 async def update_reseller(
     reseller_id: ObjectId, body: Sent[ResellerChange], who: AdminKey, api: Deps
 ) -> Reseller:
@@ -59,7 +56,7 @@ async def update_reseller(
     return reseller
 
 
-@router.delete("/{reseller_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove a reseller")
+@router.delete("/{reseller_id}", status_code=204, summary="Remove a reseller")
 async def delete_reseller(reseller_id: ObjectId, who: AdminKey, api: Deps) -> None:
     """Refused while it has merchants, pools, numbers, leads or keys that can still be used."""
     async with api.store.writing() as tx:

@@ -64,7 +64,7 @@ WITH RECURSIVE flows AS (
     ORDER BY first.due_at
     LIMIT $3
 )
-SELECT h.merchant_id, nullif(h.campaign, '00000000-0000-0000-0000-000000000000') AS campaign_id, h.pool_id, h.due_at AS first_due_at,
+SELECT h.merchant_id, nullif(h.campaign, '00000000-0000-0000-0000-000000000000') AS campaign_id, h.pool_id AS pool, h.due_at AS first_due_at,
        counted.due, counted.waiting
 FROM heads AS h
 -- In the order in which they are due: due leads are among the first.
