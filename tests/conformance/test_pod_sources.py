@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
+import psutil
 import pytest
 
 from tests.support.bus.router_keys import RouterKeys
@@ -366,6 +367,22 @@ async def test_a_half_open_watch_catches_up_after_it_is_cut(watch: Watch) -> Non
     watch.proxy.cut()
 
     await watch.until("agent-1")
+
+
+@NO_CLUSTER
+async def test_a_watch_that_is_cancelled_leaves_no_connection_to_a_silent_server(watch: Watch) -> None:
+    def connections() -> list[object]:
+        every = psutil.Process().net_connections("tcp")
+        return [one for one in every if one.raddr[1:] == (watch.proxy.port,)]
+
+    await watch.cluster.create("agent-0")
+    await watch.until("agent-0")
+    assert connections()
+
+    watch.proxy.black_hole()
+    await watch.close()
+
+    await eventually(lambda: not connections(), what="all connections are closed")
 
 
 @NO_CLUSTER

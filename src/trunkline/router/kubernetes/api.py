@@ -87,13 +87,18 @@ class ClusterApi:
                     yield {"type": "ERROR", "object": {"code": response.status}}
                     return
                 pending = b""
-                async for chunk in response.content.iter_any():
-                    *lines, pending = (pending + chunk).split(b"\n")
-                    if len(pending) > LINE_MAX_BYTES:
-                        raise ClusterUnavailable(f"watch {path}: an endless line")
-                    for line in lines:
-                        if line.strip():
-                            yield json.loads(line)
+                try:
+                    async for chunk in response.content.iter_any():
+                        *lines, pending = (pending + chunk).split(b"\n")
+                        if len(pending) > LINE_MAX_BYTES:
+                            raise ClusterUnavailable(f"watch {path}: an endless line")
+                        for line in lines:
+                            if line.strip():
+                                yield json.loads(line)
+                finally:
+                    # Not at its end: closed, it would wait half a minute for a silent server to confirm that in TLS.
+                    if response.connection is not None and response.connection.transport is not None:
+                        response.connection.transport.abort()
         except (ClientError, OSError, ValueError) as error:
             raise ClusterUnavailable(f"watch {path}: {str(error) or type(error).__name__}") from error
 
