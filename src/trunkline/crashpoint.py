@@ -35,11 +35,12 @@ class Fuse:
         if name != self.name:
             return
         self.passings_left -= 1
-        if self.passings_left == 0 and self.stops:
+        if self.passings_left == 0:
+            what = "stops" if self.stops else "ends"
+            os.write(2, f"crash point {name} reached: the process {what} here\n".encode())
+            if not self.stops:
+                os._exit(EXIT_STATUS)
             os.kill(os.getpid(), signal.SIGSTOP)
-        elif self.passings_left == 0:
-            os.write(2, f"crash point {name} reached: the process ends here\n".encode())
-            os._exit(EXIT_STATUS)
 
 
 def fuse_from(environment: Mapping[str, str]) -> Fuse | None:

@@ -44,7 +44,7 @@ async def test_a_leader_resumed_after_its_successor_took_over_changes_nothing(
     await world.fall_silent("agent-5")
 
     old = place.start("old", stop_at=point, HTTP_PORT="0", TIER_CONFIG=OF_THE_OLD)
-    await eventually(lambda: old.is_frozen, timeout_s=20, what=f"stopped at {point}")
+    await eventually(lambda: old.is_stopped_at(point), timeout_s=20, what=f"stopped at {point}")
     if await world.tier_of("agent-5"):
         await world.fall_silent("agent-5")
     place.start(

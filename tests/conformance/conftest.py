@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.support.fork_server import ForkServer
+from tests.support.patience import impatient, patience
 from tests.support.router.kube import Cluster, KubeServer
 from tests.support.telephony.carriers import TRAITS, Line, open_line
 from trunkline.bus.connection import Bus, connect
@@ -11,6 +12,8 @@ from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
 from trunkline.telephony.carrier_registry import CARRIERS
 from trunkline.testing.servers import Background
+
+__all__ = ["impatient", "patience"]
 
 assert set(TRAITS) == set(CARRIERS), "a carrier that is not in the suite"
 

@@ -47,7 +47,7 @@ async def test_a_leader_resumed_after_losing_the_clusters_lease_changes_nothing(
 ) -> None:
     await cluster.create("agent-0")
     old = place.start("old", stop_at=point, HTTP_PORT="0", TIER_CONFIG=OF_THE_OLD)
-    await eventually(lambda: old.is_frozen, timeout_s=30, what=f"stopped at {point}")
+    await eventually(lambda: old.is_stopped_at(point), timeout_s=30, what=f"stopped at {point}")
     # It takes over 5 s after the old one's last word, and is not lightly overtaken itself.
     place.start(
         "new",

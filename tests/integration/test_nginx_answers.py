@@ -24,6 +24,9 @@ from trunkline.bus.keys import Keys
 pytestmark = pytest.mark.skipif(nginx.NGINX is None, reason="no nginx here: apt-get install nginx-light")
 
 ANSWER, ALLOCATE = "/webhooks/twilio/answer?attempt=1&sig=2", "/api/v1/twilio/allocate"
+# After a process that hangs, the templates leave 0.3 s to ask another one.
+STANDSTILL_S = 0.2
+ROUNDS_MAX = 10
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -99,13 +102,23 @@ async def posts(url: str, count: int = 4) -> list[tuple[int, str]]:
 async def test_nginx_passes_a_request_to_another_process_when_one_dies_or_hangs(
     tmp_path: Path, template: str, ill: Handler, path: str
 ) -> None:
+    """The healthy process is this one. If it stood still as well, or nginx did, a failed round shows nothing."""
+    right = [(200, "<Response/>")] * 4, [b"CallSid=CA1"] * 4
+    said: list[tuple[int, str]] = []
     well = Well()
-    async with (
-        process(ill) as first,
-        process(well.answer) as second,
-        front(tmp_path, first, second, template=template) as url,
-    ):
-        assert await posts(url + path) == [(200, "<Response/>")] * 4
+    for _ in range(ROUNDS_MAX):
+        well = Well()
+        async with (
+            process(ill) as first,
+            process(well.answer) as second,
+            front(tmp_path, first, second, template=template) as url,
+            nginx.pulse(url.removeprefix("http://")) as pulse,
+        ):
+            said = await posts(url + path)
+            stood_still = pulse.longest_s > STANDSTILL_S
+        if (said, well.asked) == right or not stood_still:
+            break
+    assert said == [(200, "<Response/>")] * 4
     assert well.asked == [b"CallSid=CA1"] * 4, "with the body that the carrier sent"
 
 

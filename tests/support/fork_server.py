@@ -72,6 +72,10 @@ class RoleProcess:
         stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
         return stat.rpartition(")")[2].split()[0] == "T"
 
+    def is_stopped_at(self, point: str) -> bool:
+        """Stopped by itself at a crash point. Whoever stops it elsewhere, as `make stutter` does, is not meant."""
+        return self.is_frozen and f"crash point {point} reached" in self.log.read_text(errors="replace")
+
     async def ended(self, timeout_s: float = 40) -> int:
         await eventually(lambda: not self.is_running, timeout_s=timeout_s, what=f"{self.roles} ended")
         assert self.exit_status is not None

@@ -5,8 +5,11 @@ with others on it: two seconds may pass in the middle of anything. A `conftest.p
 `impatient` has it for all its tests; `@pytest.mark.usefixtures("impatient")` gives one of them the real limits.
 """
 
+from types import ModuleType
+
 import pytest
 
+from trunkline.app import components
 from trunkline.bus import connection
 from trunkline.control import refresh
 from trunkline.dispatch import intent
@@ -14,7 +17,9 @@ from trunkline.jobs import wakeups
 from trunkline.router import registry
 from trunkline.store import mailboxes
 
-RAISED = (
+RAISED: tuple[tuple[ModuleType, str, object], ...] = (
+    (components, "ANSWER_COMMAND_S", 30.0),
+    (components, "ANSWER_SESSION", {"lock_timeout": "30s", "statement_timeout": "30s"}),
     (connection, "COMMAND_TIMEOUT_S", 30.0),
     (refresh, "POLL_TIMEOUT_S", 30.0),
     (intent, "LOCK_TIMEOUT_MS", 30_000),

@@ -90,6 +90,7 @@ ROUTER_LEADER = "router"
 # An answer takes a millisecond of a connection: this many serve thousands per second.
 ANSWER_CONNECTIONS = 3
 ANSWER_COMMAND_S = 1.0
+ANSWER_SESSION = {"lock_timeout": "400ms", "statement_timeout": "600ms"}
 # A claim, a renewal of leases and a completion at once.
 LEASE_CONNECTIONS = 3
 # A batch of appends takes milliseconds.
@@ -130,7 +131,7 @@ class ConnectionPools:
                 "answers",
                 ANSWER_CONNECTIONS,
                 command_timeout_s=ANSWER_COMMAND_S,
-                session_settings={"lock_timeout": "400ms", "statement_timeout": "600ms"},
+                session_settings=ANSWER_SESSION,
             )
         if "mailbox" in settings.roles:
             leases = await connect("leases", LEASE_CONNECTIONS, opened_at_once=1)

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.support.waiting import eventually
+from tests.support.waiting import POLL_S, eventually
 from trunkline.embedded.ports import free_port
 
 NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
@@ -50,6 +51,44 @@ async def serving(template: Path, values: Mapping[str, str], folder: Path) -> As
     finally:
         process.terminate()
         await process.wait()
+
+
+class Pulse:
+    """Asks nginx again and again for something that it refuses by itself."""
+
+    def __init__(self) -> None:
+        self._heard_s = time.monotonic()
+        self._longest_s = 0.0
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time without an answer: nginx or this process stood still for about as long."""
+        return max(self._longest_s, time.monotonic() - self._heard_s)
+
+    async def feel(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        while True:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            try:
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert b" 400 " in await reader.readline(), "a request without a host"
+            finally:
+                writer.close()
+            self._longest_s = self.longest_s
+            self._heard_s = time.monotonic()
+            await asyncio.sleep(POLL_S)
+
+
+@asynccontextmanager
+async def pulse(address: str) -> AsyncIterator[Pulse]:
+    felt = Pulse()
+    feeling = asyncio.create_task(felt.feel(address))
+    try:
+        yield felt
+    finally:
+        feeling.cancel()
+        with suppress(asyncio.CancelledError):
+            await feeling
 
 
 def _write_config(template: Path, values: Mapping[str, str], folder: Path) -> None:
