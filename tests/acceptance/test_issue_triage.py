@@ -132,7 +132,7 @@ async def test_an_unsigned_or_wrongly_signed_webhook_is_refused(triage: Triage) 
     assert await triage.webhook("issues", samples.issues("opened", LOGIN), secret="wrong") == 401
     async with triage.session.post(triage.url, data=b"{}") as answer:
         assert answer.status == 401
-    assert await triage.value("SELECT count(*) FROM mailbox_events") == 0
+    assert await triage.value("SELECT count(*) FROM trunkline.mailbox_events") == 0
 
 
 async def test_a_webhook_that_is_delivered_again_is_one_event(triage: Triage) -> None:
@@ -159,7 +159,7 @@ async def test_webhooks_without_an_issue_event_are_acknowledged_and_not_stored(t
     assert await triage.webhook("issue_comment", of_pull_request) == 200
     assert await triage.webhook("issues", {"action": "opened"}) == 200
     assert await triage.webhook("issues", [1]) == 400
-    assert await triage.value("SELECT count(*) FROM mailbox_events") == 0
+    assert await triage.value("SELECT count(*) FROM trunkline.mailbox_events") == 0
 
 
 async def test_bots_are_not_answered(triage: Triage) -> None:
@@ -202,7 +202,7 @@ async def test_an_unreadable_event_is_set_aside_and_the_others_are_answered(tria
     await soon(lambda: len(triage.board.posted) == 2)
     assert triage.thinker.asked[1] == ["found"]
     await triage.rest()
-    assert await triage.value("SELECT error FROM mailbox_events WHERE error IS NOT NULL") == (
+    assert await triage.value("SELECT error FROM trunkline.mailbox_events WHERE error IS NOT NULL") == (
         "unreadable: KeyError: 'user'"
     )
 

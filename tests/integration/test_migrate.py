@@ -411,7 +411,7 @@ async def test_a_library_has_a_schema_of_its_own_beside_a_platform(database_url:
             await connection.execute(f"SELECT {schema}.enqueue_job('ship')")
         assert await connection.fetchval("SELECT count(*) FROM job_outbox") == 0
         assert await connection.fetchval(f"SELECT count(*) FROM {schema}.job_outbox") == 1
-        assert await connection.fetchval("SHOW search_path") == '"$user", public'
+        assert await connection.fetchval("SHOW search_path") == "public"
     finally:
         await connection.close()
 
