@@ -8,6 +8,7 @@ from tests.support.api.asgi import AsgiClient
 from tests.support.telephony.carriers import FROM, TRAITS, open_carrier_world, ring_in
 from tests.support.waiting import eventually
 from tests.support.world import ADMIN_KEY, World
+from trunkline.api.webhooks import answers
 from trunkline.telephony.simulator.config import CarrierName
 
 CALLER = "+15005551600"  # talks until somebody hangs up
@@ -97,7 +98,11 @@ async def test_a_refused_caller_gets_the_policys_reply_and_no_agent(
     assert world.pods.records().calls == []
 
 
-async def test_outbound_and_inbound_calls_share_the_channels_of_a_number(world: World) -> None:
+async def test_outbound_and_inbound_calls_share_the_channels_of_a_number(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever cannot be admitted in time, because the machine is busy, is answered without a channel.
+    monkeypatch.setattr(answers, "ADMIT_SHARE", 30.0)
     await number_at(world, "twilio", max_channels=2)
     leads = [await world.client.create_lead(merchant_id="m", phone=f"+150055515{n:02d}") for n in range(8)]
     for n in range(12):

@@ -47,8 +47,7 @@ REFERENCE_OF_A_LEAD = {
         ("    expires_at             timestamptz", ", reference text"),
     ],
     "client/leads.py": [
-        ("    timezone: str | None = None,\n", "    reference: str | None = None,\n"),
-        ("        timezone=timezone,\n", "        reference=reference,\n"),
+        ("    timezone: str | None\n", "    reference: str | None\n"),
     ],
 }  # fmt: skip
 

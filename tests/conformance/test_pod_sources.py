@@ -377,12 +377,14 @@ async def test_a_watch_that_is_cancelled_leaves_no_connection_to_a_silent_server
 
     await watch.cluster.create("agent-0")
     await watch.until("agent-0")
-    assert connections()
+    before = len(connections())
+    assert before
 
     watch.proxy.black_hole()
     await watch.close()
 
-    await eventually(lambda: not connections(), what="all connections are closed")
+    # An idle connection beside it may still say goodbye.
+    await eventually(lambda: len(connections()) < before, what="the connection of the watch is closed")
 
 
 @NO_CLUSTER
